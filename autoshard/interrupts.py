@@ -28,6 +28,8 @@ from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 from typing import Any
 
+LEFT_RUNNING = "a solver of autoshard"
+"""The name of threads that no signal ends: a process that ends beside one is aborted by C++."""
 LOOK_SECONDS = 0.05
 """How often it is looked whether an interrupt was swallowed."""
 

@@ -28,9 +28,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """The end of a message: `; did you mean mesh?`, or `; there is mesh, machine`."""
+    """The end of a message: `; did you mean mesh?`, or `; known: mesh, machine`."""
     known = list(dict.fromkeys(known))
     if asked := did_you_mean(name, known):
         return f"; {asked}"
     more = ", ..." if len(known) > FEW else ""
-    return f"; there is {', '.join(known[:FEW])}{more}" if known else ""
+    return f"; known: {', '.join(known[:FEW])}{more}" if known else ""

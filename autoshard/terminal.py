@@ -5,19 +5,22 @@ cells are cut, and headings are bold unless NO_COLOR is set. Elsewhere sentences
 
 Rich lays tables out and writes emphasis; it is imported with the first of them. What it does not do
 is here: names lose their beginning, as their end tells them apart; where a terminal is too narrow
-for all columns, lines end early, so that no number loses digits; further lines of a sentence are
-indented by `textwrap`.
+for all columns, rows go on in further lines, so that no number loses digits; further lines of a
+sentence are indented by `textwrap`.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
+
+from autoshard.units import held_together
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +30,8 @@ FEWEST = 24
 """Columns that the last cell of a row needs to go on in further lines; else it is cut."""
 GAP = 2
 """Columns between two cells."""
+FURTHER = 4
+"""Columns by which the further lines of a row begin after its first."""
 
 
 def page_width(stream: TextIO | None = None) -> int:
@@ -79,8 +84,9 @@ def table(
 
     The first row is a `heading`, or is a row like the others.
     """
-    first, *more = aligned(rows, right=right, indent=indent)
-    return "\n".join([bold(first) if heading else first, *more])
+    first, *more = _laid_out(rows, right=right, indent=indent)
+    heads = [bold(line) for line in first] if heading else first
+    return "\n".join([*heads, *(line for row in more for line in row)])
 
 
 def aligned(
@@ -88,21 +94,47 @@ def aligned(
 ) -> list[str]:
     """The lines of a table without any emphasis.
 
-    In a terminal that is too narrow, names in the first column lose their beginning, and the last
-    column goes on in further lines where there is room for it.
+    In a terminal that is too narrow, names in the first column lose their beginning, or the last
+    column goes on in further lines where there is room for it. Where there is none, the last
+    columns of every row stand in further lines of it, and those of headings below the headings.
     """
+    return [line for row in _laid_out(rows, right=right, indent=indent) for line in row]
+
+
+def _laid_out(
+    rows: Sequence[Sequence[str]], *, right: Sequence[int], indent: int
+) -> list[list[str]]:
+    """The lines of each row of a table."""
     from rich.cells import cell_len
 
     widths = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    most = page_width() if is_terminal() else math.inf
     last = len(widths) - 1
-    left = indent + sum(widths[:-1]) + GAP * last
-    beyond = left + widths[last] - page_width() if is_terminal() else 0
+    beyond = indent + sum(widths) + GAP * last - most
     if beyond > 0 and 0 not in right and widths[0] - beyond >= FEWEST:
-        widths[0] -= beyond
+        widths[0] -= int(beyond)
         rows = [(shorten_left(first, widths[0]), *rest) for first, *rest in rows]
     elif beyond > 0 and last not in right and widths[last] - beyond >= FEWEST:
-        widths[last] -= beyond
-    return [shorten(line) for line in columns(rows, widths, right=right, indent=indent)]
+        widths[last] -= int(beyond)
+    parts: list[list[int]] = [[]]
+    used = indent
+    for column, width in enumerate(widths):
+        if parts[-1] and used + width > most:
+            parts.append([])
+            used = indent + FURTHER
+        parts[-1].append(column)
+        used += width + GAP
+    if parts[-1] == [last]:
+        widths[last] = int(min(widths[last], most - indent - FURTHER))
+    lines: list[list[str]] = [[] for _ in rows]
+    for k, part in enumerate(parts):
+        cells = [[row[column] for column in part] for row in rows]
+        side = [j for j, column in enumerate(part) if column in right]
+        started = indent + (FURTHER if k else 0)
+        laid = _grid(cells, [widths[c] for c in part], right=side, indent=started)
+        for of_row, further in zip(lines, laid, strict=True):
+            of_row += [shorten(line) for line in further if line or not k]
+    return lines
 
 
 def columns(
@@ -121,6 +153,14 @@ def columns(
       right: the columns that are aligned to the right.
       indent: columns before the first.
     """
+    laid_out = _grid(rows, widths, right=right, indent=indent)
+    return [line for row in laid_out for line in row]
+
+
+def _grid(
+    rows: Sequence[Sequence[str]], widths: Sequence[int], *, right: Sequence[int], indent: int
+) -> list[list[str]]:
+    """The lines of each row of aligned cells."""
     from rich.cells import cell_len
     from rich.padding import Padding
     from rich.table import Table
@@ -128,29 +168,34 @@ def columns(
 
     count = len(rows[0])
     widths = widths or [max(cell_len(row[column]) for row in rows) for column in range(count)]
-    grid = Table.grid(padding=(0, GAP, 0, 0))
-    for column, width in enumerate(widths):
-        side = "right" if column in right else "left"
-        grid.add_column(width=width, justify=side, overflow="fold", no_wrap=column < count - 1)
-    for row in rows:
-        grid.add_row(*map(Text, row))
     console = _console(indent + sum(widths) + GAP * (count - 1), None)
-    with console.capture() as laid_out:
-        console.print(Padding(grid, (0, 0, 0, indent)))
-    return [line.rstrip() for line in laid_out.get().rstrip("\n").split("\n")]
+    found = []
+    for row in rows:
+        grid = Table.grid(padding=(0, GAP, 0, 0))
+        for column, width in enumerate(widths):
+            side = "right" if column in right else "left"
+            grid.add_column(width=width, justify=side, overflow="fold", no_wrap=column < count - 1)
+        grid.add_row(*map(Text, row))
+        with console.capture() as laid_out:
+            console.print(Padding(grid, (0, 0, 0, indent)))
+        found.append([line.rstrip() for line in laid_out.get().rstrip("\n").split("\n")])
+    return found
 
 
 def paragraph(text: str, *, indent: int = 0, hanging: int = 0) -> str:
-    """A sentence in lines of the page's width, those after the first `hanging` further in."""
+    """A sentence in lines of the page's width, those after the first `hanging` further in.
+
+    Numbers and their units stay together.
+    """
     first, later = " " * indent, " " * (indent + hanging)
     return textwrap.fill(
-        text,
+        held_together(text),
         page_width(),
         initial_indent=first,
         subsequent_indent=later,
         break_long_words=False,
         break_on_hyphens=False,
-    )
+    ).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def bold(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 _FACTORS = {
     "": 1, "b": 1,
@@ -17,17 +18,17 @@ def parse_size(text: str) -> float:
     """Bytes of `60GiB`, `80e9` or `512 MB`.
 
     Raises:
-      ValueError: it is no size, or none above 0.
+      ValueError: it is not a size, or none above 0.
     """
     match = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _FACTORS:
-        raise ValueError(f"{text!r} is no size; write 60GiB, 80GB or bytes")
+        raise ValueError(f"{text!r} is not a size; write 60GiB, 80GB or bytes")
     try:
         number = float(match[1]) * _FACTORS[match[2]]
     except ValueError as error:
-        raise ValueError(f"{text!r} is no size; write 60GiB") from error
+        raise ValueError(f"{text!r} is not a size; write 60GiB") from error
     if number <= 0:
-        raise ValueError(f"{text!r} is no memory at all; write 60GiB")
+        raise ValueError(f"{text!r} is not an amount of memory; write 60GiB")
     return number
 
 
@@ -62,6 +63,13 @@ def format_seconds(seconds: float) -> str:
             number = float(f"{seconds / scale:.4g}")
             return f"{number:.{max(0, 3 - _magnitude(number))}f} {unit}"
     raise AssertionError
+
+
+def seconds_like(seconds: float, whole: float) -> str:
+    """Seconds in the unit in which `format_seconds` writes `whole`: `0.5 s` of `2.675 s`."""
+    unit = format_seconds(whole).rpartition(" ")[2]
+    scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}.get(unit, 1.0)
+    return f"{seconds / scale:.6g} {unit}"
 
 
 def format_bytes(count: float) -> str:
@@ -103,13 +111,45 @@ def format_number(value: float) -> str:
     return f"{text} {prefix}".rstrip()
 
 
+def format_percent(share: float, form: str = ".1f") -> str:
+    """A share in percent, as SI writes it: `36.9 %`, with a form `+.2f` as `+2.00 %`."""
+    return f"{100 * share:{form}} %"
+
+
+def with_article(noun: str) -> str:
+    """A noun with its article: `a plan`, `an answer`."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: `a`, `a and b`, `a, b and c`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def them(names: Sequence[str]) -> str:
+    """What a sentence calls so many names later on: `it`, `them`."""
+    return "it" if len(names) == 1 else "them"
+
+
 def format_gap(gap: float) -> str:
     """A gap in percent, never rounded to nothing: `0.93 %`, `0 %`, `< 0.01 %`."""
     if not math.isfinite(gap):
         return "unknown"
     if gap <= 1e-8:
         return "0 %"
-    return "< 0.01 %" if gap < 1e-4 else f"{100 * gap:.2f} %"
+    return "< 0.01 %" if gap < 1e-4 else format_percent(gap, ".2f")
+
+
+_NUMBER_WITH_UNIT = re.compile(
+    r"([0-9]) (?=(?:%|[mun]?s|[KMGT]iB|[kMGTP]?(?:B|FLOP)(?:/s)?)(?![\w/]))"
+)
+"""A space that no line ends at."""
+
+
+def held_together(text: str) -> str:
+    """A text in which no line ends between a number and its unit."""
+    return _NUMBER_WITH_UNIT.sub("\\1\N{NO-BREAK SPACE}", text)
 
 
 def _magnitude(number: float) -> int:

@@ -49,6 +49,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autoshard.units import format_percent
+
 if TYPE_CHECKING:
     from autoshard.study.worth import Effect
     from autoshard.xla import Habit
@@ -59,6 +61,7 @@ WORTH = (
     "habit", "plans", "changed", "moved", "step", "peak", "wire", "buys", "worth it", "kept for",
     "group",
 )  # fmt: skip
+ERRORS = ("step", "peak", "wire")
 WORTH_WIDTHS = (44, 5, 7, 5, 8, 8, 8, 8, 12, 11, 0)
 GROUP = Path(__file__).with_name("habits_group.py")
 
@@ -151,8 +154,9 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
         rows.add(
             {
                 "habit": one.habit, "plans": one.plans, "changed": one.changed, "moved": one.moved,
-                "step": f"{one.step:+.2%}", "peak": f"{one.peak:+.2%}", "wire": f"{one.wire:+.2%}",
-                "buys": f"{one.buys:.2%}", "worth it": one.verdict, "group": one.group,
+                **{word: format_percent(getattr(one, word), "+.2f") for word in ERRORS},
+                "buys": format_percent(one.buys, ".2f"), "worth it": one.verdict,
+                "group": one.group,
                 "kept for": reason.kind if (reason := reasons.get(name)) else "",
             }
         )  # fmt: skip
@@ -195,8 +199,9 @@ def page(habits: Sequence[Habit], effects: Sequence[Effect], *, enough: bool = F
         "compiler and chips; *buys* is the most that steps or peaks of one group lose. *Not "
         "exercised*: no rule asks about it in these plans, or these compilers have lost it. "
         "*Collectives*: it decides those. *Memory*: peaks of some group are said too small "
-        f"without it, by {LEAST_WORTH:.1%} and more. *No*: less than {LEAST_WORTH:.1%} in every "
-        "group here. Why habits that are not judged by this stay says the last table."
+        f"without it, by {format_percent(LEAST_WORTH)} and more. *No*: less than "
+        f"{format_percent(LEAST_WORTH)} in every group here. Why habits that are "
+        "not judged by this stay says the last table."
         + " A habit was measured until it was worth it in one group."
         * enough,
         "",
@@ -209,8 +214,9 @@ def page(habits: Sequence[Habit], effects: Sequence[Effect], *, enough: bool = F
     ]
     for one in found:
         cells = (
-            one.habit, str(one.plans), str(one.changed), f"{one.step:+.2%}", f"{one.peak:+.2%}",
-            f"{one.wire:+.2%}", f"{one.buys:.2%}", one.group,
+            one.habit, str(one.plans), str(one.changed),
+            *(format_percent(getattr(one, word), "+.2f") for word in ERRORS),
+            format_percent(one.buys, ".2f"), one.group,
             one.verdict if one.asked else "not exercised",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")

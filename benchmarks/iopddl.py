@@ -29,6 +29,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoshard.units import format_percent
+
 # The contest's best entry, and the lowest cost known (A, B, G, P, V: proven optimal).
 BEST = {
     "A": (6_548_641_531, 6_548_553_650),
@@ -74,7 +76,7 @@ COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
     ("status", "status", 10, str),
     ("objective", "objective", 15, _whole),
     ("bound", "bound", 15, _whole),
-    ("gap", "gap", 8, "{:.3%}".format),
+    ("gap", "gap", 8, lambda gap: format_percent(gap, ".3f")),
     ("first", "first", 6, "{:.1f}".format),
     ("seconds", "seconds", 7, "{:.1f}".format),
     ("peak_gib", "peak", 5, "{:.2f}".format),
@@ -184,8 +186,8 @@ def measure_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if limit is None:
         return {
             "status": "error",
-            "error": f"{row['path']!r} is called {instance.name!r}, which is no instance of the "
-            "contest; give its time limit in seconds",
+            "error": f"{row['path']!r} is called {instance.name!r}, which is not an instance of "
+            "the contest; give its time limit in seconds",
         }
     return _solved(instance, limit, started)
 

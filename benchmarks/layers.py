@@ -22,6 +22,8 @@ import sys
 import time
 from typing import Any
 
+from autoshard.units import format_percent
+
 MACHINES = {"8b": "v5p-64", "405b": "v5p-512"}
 MESHES = {
     "8b": {1: (64,), 2: (8, 8), 3: (4, 4, 4)},
@@ -99,7 +101,7 @@ def measure_row(row: dict[str, Any]) -> dict[str, Any]:
         "ops": len(program.ops),
         "objective": plan.proof.objective,
         "bound": plan.proof.bound,
-        "gap": f"{plan.proof.gap:.2%}",
+        "gap": format_percent(plan.proof.gap, ".2f"),
     }
 
 

@@ -126,6 +126,7 @@ def run(options: argparse.Namespace) -> int:
             answer = kept.get(one.id) or pricer.price(cells_of(one))
             jax = "yes" if any(name in one.framework for name in JAX) else "no"
             answer = {**answer, "group": one.group, "quality": one.quality, "jax": jax}
+            answer["precision"] = one.precision
             answers.append(answer)
             rows.add(_shown(answer))
             print(f"    {answer['status']}", flush=True)

@@ -15,7 +15,7 @@ def main() -> None:
     from autoshard.study.measured.version import version
 
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # what libraries print is not an answer
     for line in sys.stdin:
         asked = json.loads(line)
         run = Run(**asked["run"])

@@ -122,7 +122,7 @@ def read_rows(words: Sequence[str]) -> list[Asked]:
     for word in words:
         match = _GRAMMAR.fullmatch(word)
         if match is None:
-            faults.append(f"{word!r} is no row; write llama3-8b:64x4096@h100-64@4")
+            faults.append(f"{word!r} is not a row; write llama3-8b:64x4096@h100-64@4")
             continue
         try:
             models.logical_axes(match["program"])

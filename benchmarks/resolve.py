@@ -6,8 +6,8 @@ and solved twice: cold, and again from the first outcome
 
     same          nothing changed
     pin           one node is held to a choice other than that of the plan, both drawn at random
-    limit -3%     the limit is lowered by 3 %
-    peak -3%      the limit is lowered to 3 % less than what the plan needs
+    limit -3 %    the limit is lowered by 3 %
+    peak -3 %     the limit is lowered to 3 % less than what the plan needs
     costs x1.2    the costs of a tenth of the nodes, drawn at random, rise by a fifth
 
 The columns:
@@ -125,9 +125,9 @@ def changes(
         others = np.delete(np.arange(int(sizes[node])), outcome.solution.choices[node])
         yield "pin", problem, {node: [int(random.choice(others))]}
     if problem.limit is not None:
-        yield "limit -3%", replace(problem, limit=LOWER * problem.limit), {}
+        yield "limit -3 %", replace(problem, limit=LOWER * problem.limit), {}
         peak = evaluate(problem, outcome.solution.choices).peak
-        yield "peak -3%", replace(problem, limit=LOWER * peak), {}
+        yield "peak -3 %", replace(problem, limit=LOWER * peak), {}
     chosen = random.choice(sizes.size, max(1, int(SHARE * sizes.size)), replace=False)
     yield "costs x1.2", scaled(problem, Part.of(problem, nodes=chosen.tolist()), RISE), {}
 

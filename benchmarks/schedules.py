@@ -19,12 +19,12 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from autoshard.files import read_json
-from autoshard.units import counted
+from autoshard.units import counted, format_percent
 
 KEYS = (
     "instance", "limit", "objective", "ours", "bound", "gap", "status", "seconds", "by", "peer",
@@ -134,8 +134,8 @@ def _tally(rows: Sequence[dict[str, Any]]) -> str:
     worse = sum(change > TOLERANCE for change in changes)
     return (
         f"{better} better, {len(rows) - better - worse} equal, {worse} worse of {len(rows)}; "
-        f"mean {sum(changes) / len(changes):+.3%}, best {min(changes):+.2%}, "
-        f"worst {max(changes):+.2%}"
+        f"mean {format_percent(sum(changes) / len(changes), '+.3f')}, "
+        f"best {format_percent(min(changes), '+.2f')}, worst {format_percent(max(changes), '+.2f')}"
     )
 
 
@@ -189,17 +189,19 @@ def _by_key(rows: Sequence[dict[str, Any]], name: str) -> dict[tuple[str, ...], 
 
 
 def _line(row: dict[str, Any]) -> str:
-    def cell(key: str, form: str, width: int) -> str:
+    def cell(key: str, width: int, shown: Callable[[Any], str] = "{:.12g}".format) -> str:
         value = row.get(key)
-        text = "" if value is None else value if isinstance(value, str) else form.format(value)
+        text = "" if value is None else value if isinstance(value, str) else shown(value)
         return text.rjust(width)
 
     from autoshard.cli.rows import line
 
     cells = (
-        str(row["instance"]).ljust(25), cell("limit", "", 5), cell("objective", "", 9),
-        cell("ours", "{:.12g}", 10), cell("bound", "{:.12g}", 10), cell("gap", "{:.3%}", 8),
-        cell("peer", "{:.12g}", 10), cell("change", "{:+.3%}", 9), cell("seconds", "{:.1f}", 7),
+        str(row["instance"]).ljust(25), cell("limit", 5), cell("objective", 9),
+        cell("ours", 10), cell("bound", 10),
+        cell("gap", 8, lambda gap: format_percent(gap, ".3f")), cell("peer", 10),
+        cell("change", 9, lambda change: format_percent(change, "+.3f")),
+        cell("seconds", 7, "{:.1f}".format),
         str(row.get("by", row.get("status", ""))),
     )  # fmt: skip
     return line(cells, (25, 5, 9, 10, 10, 8, 10, 9, 7, 0))
@@ -224,6 +226,6 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     rows = read_json(path, "the list")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(
-            f"{path!r} is no list of objects; give a JSON list, an object for each row"
+            f"{path!r} is not a list of objects; give a JSON list, an object for each row"
         )
     return rows

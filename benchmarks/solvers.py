@@ -39,6 +39,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoshard.units import format_percent
+
 CONTEST = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "iopddl"
 LETTERS = "ABGKPSV"
 PROGRAMS = ("mlp@v5e-8@2x4", "llama3-8b:tiny@v5e-8@2x4", "llama3-8b@v5p-64@8x8")
@@ -73,7 +75,7 @@ COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
     ("status", "status", 10, str),
     ("objective", "objective", 17, _number),
     ("bound", "bound", 17, _number),
-    ("gap", "gap", 8, "{:.3%}".format),
+    ("gap", "gap", 8, lambda gap: format_percent(gap, ".3f")),
     ("peak_gib", "peak", 5, "{:.2f}".format),
     ("time_ratio", "time", 7, "{:.2f}".format),
     ("cost_ratio", "cost", 9, "{:.5g}".format),
@@ -102,7 +104,7 @@ def _program_faults(word: str) -> list[str]:
 
     parts = word.split("@")
     if len(parts) != 3 or not re.fullmatch(r"\d+(x\d+){0,2}", parts[2]):
-        return [f"{word!r} is no PROGRAM@MACHINE@MESH such as llama3-8b@v5p-64@8x8"]
+        return [f"{word!r} is not a PROGRAM@MACHINE@MESH such as llama3-8b@v5p-64@8x8"]
     faults = []
     for look in (lambda: reference.find(parts[0]), lambda: load(parts[1])):
         try:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoshard.cost.step_prices import step_prices
+from autoshard.cost.step_prices import StepPrices, step_prices
 from autoshard.machine.chip import Chip
+from autoshard.machine.compiler import Compiler
 from autoshard.machine.host import Host
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
@@ -25,12 +26,14 @@ from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate, tidy
 from autoshard.plan.plan import MeshShape, Plan, Proof
 from autoshard.problem.build import Built, build
+from autoshard.program.facts import Facts
 from autoshard.program.repeats import find_repeats
 from autoshard.program.trace import Program, trace
 from autoshard.search.assemble import assemble
 from autoshard.solve import solve
 from autoshard.solve.problem import Problem
 from autoshard.xla import analyse
+from autoshard.xla.pipelined import made_ahead, summed_behind
 
 LONG = pytest.mark.long
 
@@ -241,3 +244,10 @@ def concrete_like(args: Sequence[Any]) -> Any:
         return jnp.asarray(dice.integers(0, 3, leaf.shape), leaf.dtype)
 
     return jax.tree.map(array, tuple(args))
+
+
+def moved_by(compiler: Compiler, prices: StepPrices) -> Facts:
+    """The facts of a step with what a compiler may move to other turns of its loops."""
+    program, flow = prices.program, prices.dataflow
+    behind = summed_behind(program, flow.readers, compiler)
+    return replace(flow, made_ahead=made_ahead(program, compiler), summed_behind=behind)

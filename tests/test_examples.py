@@ -17,6 +17,7 @@ NEEDS = {
     "flax_linen": "flax",
     "flax_nnx": "flax",
     "keras_stateless": "keras",
+    "torchax_module": "torchax",
 }
 
 
@@ -50,7 +51,7 @@ def test_there_is_an_example_of_each():
 def test_an_example_has_the_numbers_of_the_unplanned_step(name, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    pytest.importorskip(NEEDS[name])
+    pytest.importorskip(NEEDS[name], reason=f"the example needs {NEEDS[name]}, not installed here")
     path = EXAMPLES / f"{name}.py"
     planned = printed(path, autoshard, monkeypatch, capsys)
     plain = printed(path, unplanned(), monkeypatch, capsys)

@@ -130,7 +130,7 @@ def test_imports_run_one_way():
 
 
 def test_cycles_stay_small_and_inside_of_a_package():
-    """A package's own `__init__` and the module that asks it for a name are no cycle."""
+    """A package's own `__init__` and the module that asks it for a name are not a cycle."""
     found = graph()
     found.remove_nodes_from([one for one, file in MODULES.items() if file.name == "__init__.py"])
     cycles = [sorted(one) for one in nx.strongly_connected_components(found) if len(one) > 1]

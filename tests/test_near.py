@@ -21,6 +21,6 @@ def test_only_what_is_about_as_near_as_the_nearest_is_proposed(name, known, said
 
 
 def test_where_none_is_near_the_first_names_are_listed():
-    assert hint("zzz", "abc") == "; there is a, b, c"
+    assert hint("zzz", "abc") == "; known: a, b, c"
     assert hint("zzz", map(str, range(100))).endswith("6, 7, ...")
     assert hint("0", ()) == ""

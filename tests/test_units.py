@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 import autoshard
-from autoshard.units import counted, format_number, visible
+from autoshard.units import (
+    counted,
+    format_number,
+    format_percent,
+    listed,
+    seconds_like,
+    visible,
+    with_article,
+)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +125,64 @@ def test_nouns_agree_with_numbers_that_may_be_one():
     found = list(unagreed())
     assert [one for one in found if one[0] not in AT_LEAST_TWO] == []
     assert {file for file, _ in found} == set(AT_LEAST_TWO)
+
+
+@pytest.mark.parametrize(
+    ("share", "form", "text"),
+    [(0.3689, ".1f", "36.9 %"), (0.02, "+.2f", "+2.00 %"), (-0.5, ".0f", "-50 %")],
+)
+def test_shares_are_percentages_with_a_space(share, form, text):
+    assert format_percent(share, form) == text
+
+
+TYPED = {"autoshard/cli/parsers/arguments.py": "`1%`, as it is written behind an option"}
+"""Files with percentages as people write them where a space would need quotes."""
+
+
+def other_percentages():
+    """Percentages that are not written by `format_percent`, but for lengths of style sheets."""
+    root = Path(autoshard.__file__).parents[1]
+    for file in sorted(
+        one for f in ("autoshard", "benchmarks") for one in (root / f).rglob("*.py")
+    ):
+        name = str(file.relative_to(root))
+        tree = ast.parse(file.read_text())
+        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
+                  for part in node.values}  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                said = "".join(
+                    part.value if isinstance(part, ast.Constant) else
+                    "0%" if "%" in ast.unparse(part.format_spec or ast.Constant("")) else "0"
+                    for part in node.values if isinstance(part, ast.Constant | ast.FormattedValue)
+                )  # fmt: skip
+                spaced = any(
+                    isinstance(number, ast.FormattedValue) and re.match(" %(?!%)", str(text.value))
+                    for number, text in pairwise(node.values) if isinstance(text, ast.Constant)
+                )  # fmt: skip
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                said, spaced = "" if id(node) in inside else node.value, False
+            else:
+                continue
+            tight = re.search(r"\d%(?!d|s)|:[^{}]*%\}", re.sub(r"[a-z-]+:-?\d+%", "", said))
+            if (tight or spaced) and name != "autoshard/units.py":
+                yield name, said
+
+
+def test_percentages_are_spelled_in_one_way():
+    found = list(other_percentages())
+    assert [one for one in found if one[0] not in TYPED] == []
+    assert {file for file, _ in found} == set(TYPED)
+
+
+def test_names_in_a_sentence_and_nouns_with_their_articles():
+    assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == [
+        "a", "a and b", "a, b and c",
+    ]  # fmt: skip
+    assert [with_article("plan"), with_article("answer")] == ["a plan", "an answer"]
+
+
+def test_seconds_are_written_in_the_unit_of_others():
+    assert [seconds_like(0.5, 2.675), seconds_like(0.0, 0.012), seconds_like(2e-3, 0.012)] == [
+        "0.5 s", "0 ms", "2 ms",
+    ]  # fmt: skip

@@ -43,7 +43,7 @@ def _run(benchmark: Any, options: argparse.Namespace) -> int:
     options.told = []
     with contextlib.redirect_stdout(sys.stderr):
         code = benchmark.run(options)
-    # What is no number is null; numbers of numpy are numbers.
+    # What is not a number is null; numbers of numpy are numbers.
     print(msgspec.json.encode({"rows": options.told}, enc_hook=float).decode())
     return code
 

@@ -19,7 +19,7 @@ from autoshard.cli.common import CommandError
 from autoshard.cli.outputs import MACHINE, TIMES, require_outputs, say_written, write_file
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import find_machine
-from autoshard.units import counted
+from autoshard.units import counted, format_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +169,7 @@ def _toml(found: Fit, notes: dict[str, str], base: str | None) -> str:
     machine, notes = found.machine, dict(notes)
     for entry in found.report.parameters:
         if entry.fitted:
-            off = f"median error {100 * entry.errors_after.median:.1f} %"
+            off = f"median error {format_percent(entry.errors_after.median)}"
             notes[entry.name] = f"fitted to {counted(entry.rows, 'row')}, {off}"
         elif base is None:
             notes.setdefault(entry.name, f"not fitted, {entry.note.removeprefix('stays: ')}")

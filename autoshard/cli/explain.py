@@ -44,7 +44,9 @@ def explain_command(options: argparse.Namespace) -> int:
     targets = [*options.value, *(f"line {line}" for line in options.line)]
     if options.keep is not None:
         if targets or options.against is not None:
-            raise CommandError("--keep is asked alone: leave out VALUE, --line and --against")
+            raise CommandError(
+                "--keep cannot be combined with VALUE, --line or --against: leave them out"
+            )
         try:
             print(_kept(program, machine, plan, options))
         except (PlanError, RequirementError) as error:
@@ -112,13 +114,13 @@ def _dearest(program: Program, machine: Machine, plan: Plan, options: argparse.N
 def _kept(program: Program, machine: Machine, plan: Plan, options: argparse.Namespace) -> str:
     """What it costs to keep values otherwise as a table, or as JSON."""
     from autoshard.search.keep.otherwise import keep_choices, otherwise
-    from autoshard.terminal import table
+    from autoshard.terminal import paragraph, table
     from autoshard.units import format_bytes, format_seconds
 
     values = keep_choices(program, plan, options.keep)
     limit = options.time_limit
     found = []
-    with ProgressLine(quiet=options.json) as line:
+    with ProgressLine(quiet=options.quiet or options.json) as line:
         for k, value in enumerate(values[:MOST]):
             line.show(f"{k + 1} of {min(len(values), MOST)}: {value.name}", group="keep")
             found.append(otherwise(program, machine, plan, value, time_limit=limit))
@@ -141,8 +143,7 @@ def _kept(program: Program, machine: Machine, plan: Plan, options: argparse.Name
         )
     limit = format_bytes(plan.memory_limit)
     named = f"and {more} more: name them, as in --keep '*ffn*'\n" if more > 0 else ""
-    return (
-        f"{table(rows, right=(4, 5), indent=0)}\n{named}\n"
+    return f"{table(rows, right=(4, 5), indent=0)}\n{named}\n" + paragraph(
         f"Each row is a plan of its own, found anew on mesh {plan.mesh} within {limit}: what it "
         f"takes more than this plan's {format_seconds(plan.estimate.step_seconds)} a step"
     )

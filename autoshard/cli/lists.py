@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from autoshard.terminal import paragraph, table
 
@@ -56,8 +56,7 @@ def machines_command(options: argparse.Namespace) -> int:
     from autoshard.machine.load import load, presets
     from autoshard.machine.names import google_name, machine_types
 
-    figures = ("chip", "bf16", "memory", "bandwidth", "network, innermost first")
-    rows: list[tuple[str, ...]] = [("machine", "Google's name", *figures)]
+    found: list[dict[str, Any]] = []
     for family in presets():
         for size in (64, 72, 8):
             try:
@@ -65,22 +64,24 @@ def machines_command(options: argparse.Namespace) -> int:
             except MachineError:
                 continue
             chip = machine.chip
-            rows.append(
-                (
-                    machine.name,
-                    google_name(family, size),
-                    chip.name,
-                    f"{chip.matmul_flops('bfloat16') / 1e12:,.0f} TFLOP/s",
-                    f"{chip.memory_bytes / 2**30:,.0f} GiB",
-                    f"{chip.memory_bandwidth / 1e9:,.0f} GB/s",
-                    ", then ".join(map(str, machine.network)),
-                )
+            found.append(
+                {
+                    "machine": machine.name,
+                    "google_name": google_name(family, size),
+                    "chips": machine.chips,
+                    "chip": chip.name,
+                    "bf16_flops_per_second": chip.matmul_flops("bfloat16"),
+                    "memory_bytes": chip.memory_bytes,
+                    "memory_bytes_per_second": chip.memory_bandwidth,
+                    "network": [str(level) for level in machine.network],
+                }
             )
             break
     if options.json:
-        heads, *lines = rows
-        print(json.dumps([dict(zip(heads, line, strict=True)) for line in lines]))
+        print(json.dumps(found))
         return 0
+    figures = ("chip", "bf16", "memory", "bandwidth", "network, innermost first")
+    rows = [("machine", "Google's name", *figures), *map(_preset, found)]
     print(table(rows, right=(3, 4, 5), indent=0))
     sizes = (
         "Other sizes: FAMILY-CHIPS, FAMILY:4x4x8 for a torus, 2xFAMILY-CHIPS for two slices, "
@@ -92,6 +93,19 @@ def machines_command(options: argparse.Namespace) -> int:
     for name, host in machine_types().items():
         print(f"  {name:<28}{host.chips} x {host.family}")
     return 0
+
+
+def _preset(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """The row of a preset."""
+    return (
+        one["machine"],
+        one["google_name"],
+        one["chip"],
+        f"{one['bf16_flops_per_second'] / 1e12:,.0f} TFLOP/s",
+        f"{one['memory_bytes'] / 2**30:,.0f} GiB",
+        f"{one['memory_bytes_per_second'] / 1e9:,.0f} GB/s",
+        ", then ".join(one["network"]),
+    )
 
 
 def _as_data(name: str) -> str:

@@ -27,6 +27,7 @@ from autoshard.cli.parsers import arguments as cli_arguments
 from autoshard.cli.parsers.arguments import MACHINE, PROGRAM
 from autoshard.cli.parsers.bench import add_bench
 from autoshard.cli.parsers.calibrate import add_calibrate
+from autoshard.cli.parsers.examples import epilog
 from autoshard.cli.parsers.explain import add_explain
 from autoshard.cli.parsers.frontier import add_frontier, add_rewrites
 from autoshard.cli.parsers.refusing import Parser
@@ -44,6 +45,11 @@ PLANNERS = frozenset({"frontier", "robust", "schedule", "search", "serving", "so
 """Commands that an interrupt ends without a plan, where it comes early."""
 DEEPEST_CALLS = 10_000
 """Functions that may call each other: JAX traces each of nested loops with some twenty calls."""
+
+
+_EXIT_CODES = """\
+exit codes: 0 fine, 2 usage, 3 infeasible, 4 time limit without a plan,
+5 verification failed, 130 interrupted without a plan"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,8 +137,8 @@ def parser_of_commands() -> argparse.ArgumentParser:
     parser = Parser(
         prog="autoshard",
         description="Automatic sharding for JAX: a step and a cluster in, a proven plan out.",
-        epilog="exit codes: 0 fine, 2 usage, 3 infeasible, 4 time limit without a plan, "
-        "5 verification failed, 130 interrupted without a plan",
+        epilog=epilog("", _EXIT_CODES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=_version())
     parser.set_defaults(command=None)
@@ -267,7 +273,7 @@ def _add_effort(parser: Any) -> None:
         metavar="SHARE",
         type=cli_arguments.fraction,
         default=0.001,
-        help="stop when proven to be this close to the best (default 0.1%%)",
+        help="stop when proven to be this close to the best (default 0.1 %%)",
     )
     parser.add_argument(
         "--refine",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from autoshard.cli.common import CommandError
 from autoshard.cli.parsers.arguments import why_unwritable
+from autoshard.units import with_article
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,8 @@ def require_output(path: str | None, kind: Kind, *, overwrite: bool) -> None:
         held = file.read().decode("utf-8", errors="replace")
     if held.strip() and not kind.is_one(held):
         raise CommandError(
-            f"{path!r} is there already, and is no {kind.name}; name another file, or give "
-            "--overwrite"
+            f"{path!r} is there already, and is not {with_article(kind.name)}; name another "
+            "file, or give --overwrite"
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.progress import ProgressLine
+from autoshard.units import listed, them
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
@@ -23,7 +24,9 @@ def refuse_what_no_file_says(options: argparse.Namespace) -> None:
         "--refine": options.refine,
     }
     if given := [name for name, value in refused.items() if value]:
-        raise CommandError(f"{', '.join(given)}: not with --as, whose file cannot say it")
+        raise CommandError(
+            f"the file that --as writes cannot express {listed(given)}: leave {them(given)} out"
+        )
 
 
 def best_own_file(options: argparse.Namespace, machine: Machine, line: ProgressLine) -> OwnFile:
@@ -40,6 +43,7 @@ def best_own_file(options: argparse.Namespace, machine: Machine, line: ProgressL
         memory_limit=options.memory_limit,
         time_limit=options.time_limit,
         gap=options.gap,
+        by_schedule=False,
         join_sums=options.join_sums,
         remat=options.remat,
         accumulate=options.accumulate,

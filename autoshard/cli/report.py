@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.cli import outputs
 from autoshard.cli.common import CommandError, program_of
 from autoshard.cli.kinds.pages import is_plan_file, other_files, read_verification, two_plans
+from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import find_machine, find_program, load_plan
 
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ def report_command(options: argparse.Namespace) -> int:
         raise CommandError(f"nothing to write: name a file with -o, or with one of {words}")
     outputs.require_outputs(options, **FILES)
     if options.program is not None and is_plan_file(options.program):
-        outputs.write_files(two_plans(options, paths), quiet=False)
+        outputs.write_files(two_plans(options, paths), quiet=options.quiet)
         _say(paths, (), options)
         return 0
     if (files := other_files(options, paths)) is not None:
-        outputs.write_files(files, quiet=False)
+        outputs.write_files(files, quiet=options.quiet)
         _say(paths, (), options)
         return 0
     plan = load_plan(options.plan)
@@ -57,7 +58,8 @@ def report_command(options: argparse.Namespace) -> int:
     step: Found | None = None
     missing: tuple[str, ...] = ()
     if needed or "output" in paths:
-        step, found, missing = _profile(plan, options)
+        with ProgressLine(quiet=options.quiet or options.json) as line:
+            step, found, missing = _profile(plan, options, line)
     if found is None and needed:
         words = " and ".join(f"--{name.replace('_', '-')}" for name in needed)
         raise CommandError(f"{words} need the program and the machine: {'; '.join(missing)}")
@@ -65,7 +67,7 @@ def report_command(options: argparse.Namespace) -> int:
         print(f"autoshard: warning: left out: {LEFT_OUT}: {why}", file=sys.stderr)
     for name, path in paths.items():
         outputs.write_file(path, _text(name, plan, step, found, options, verdicts, missing))
-        outputs.say_written(path, quiet=False)
+        outputs.say_written(path, quiet=options.quiet)
     _say(paths, missing, options)
     return 0
 
@@ -95,7 +97,7 @@ def _text(
         left_out = tuple(f"{LEFT_OUT}: {why}" for why in missing)
         unknown = None if options.robust is None else _robust(options.robust)
         machine = _machine_text(options, plan)
-        advised = () if found is None else _advice(found, step)
+        advised = () if found is None else _advice(found, step, options)
         return page(Material(plan, found, machine, verdicts, left_out, unknown, advised))
     if name == "rules":
         return shardings.logical_rules(plan)
@@ -111,22 +113,30 @@ def _text(
     return json.dumps(graph_collection(found) if name == "model_explorer" else node_data(found))
 
 
-def _advice(found: Profile, step: Found | None) -> tuple[Advice, ...]:
+def _advice(found: Profile, step: Found | None, options: argparse.Namespace) -> tuple[Advice, ...]:
     from autoshard.study.advice import advice
 
-    return advice(found.plan, found.prices, step)
+    with ProgressLine(quiet=options.quiet or options.json) as line:
+        line.show("pricing what could be done about the step", group="advice")
+        return advice(found.plan, found.prices, step)
 
 
 def _profile(
-    plan: Plan, options: argparse.Namespace
+    plan: Plan, options: argparse.Namespace, line: ProgressLine
 ) -> tuple[Found | None, Profile | None, tuple[str, ...]]:
     """Return the step and the plan op by op, or why there is none; names that are given exist."""
     from autoshard.plan.plan import PlanError
     from autoshard.show.profile import profile
 
     parts: list[Any] = []
+
+    def step_and_program() -> Any:
+        name = program_of(options, plan.program)
+        line.show(f"tracing {name}", group="trace")
+        return find_program(name, plan)
+
     for named, find in (
-        (options.program, lambda: find_program(program_of(options, plan.program), plan)),
+        (options.program, step_and_program),
         (options.machine, lambda: _machine(options, plan)),
     ):
         try:
@@ -136,6 +146,7 @@ def _profile(
                 raise
             return None, None, (str(error).splitlines()[0],)
     (step, program), machine = parts
+    line.show("pricing every operation", group="profile")
     try:
         return step, profile(plan, program, machine), ()
     except PlanError as error:

@@ -74,7 +74,7 @@ def _number(text: str) -> int | float | None:
     except ValueError:
         return None
     if not (math.isfinite(number) and number > 0):
-        raise CommandError(f"--memory-limit {text} is no limit; give a number of more than 0")
+        raise CommandError(f"--memory-limit {text} is not a limit; give a number of more than 0")
     return int(number) if number.is_integer() else number
 
 

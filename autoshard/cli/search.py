@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.outputs import OWN_FILE, PLAN, require_outputs, write_file, written
 from autoshard.cli.progress import Phases, ProgressLine
+from autoshard.units import listed, them
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
@@ -31,17 +32,20 @@ def search_command(options: argparse.Namespace) -> int:
 
         if options.remat == "offload":
             raise CommandError(
-                "--remat offload goes with --machine, and not with --meshes: stacks wait on the "
-                "host on one mesh alone; use --remat search"
+                "--remat offload is for one mesh (--machine): with --meshes no stacks are kept on "
+                "the host; use --remat search"
             )
         if options.accumulate != (1,):
             raise CommandError(
-                "--accumulate goes with --machine, and not with --meshes: use --microbatches"
+                "--accumulate is for one mesh (--machine); with --meshes, give --microbatches"
             )
         return search_meshes_command(options)
     alone = ("stages", "microbatches", "svg", "trace")
     if given := [f"--{name}" for name in alone if getattr(options, name) is not None]:
-        raise CommandError(f"{', '.join(given)}: only with --meshes")
+        raise CommandError(
+            f"{listed(given)} {'apply' if len(given) > 1 else 'applies'} to --meshes alone: leave "
+            f"{them(given)} out, or name several meshes"
+        )
     require_outputs(options, output=PLAN)
     machine = find_machine(options.machine)
     phases = Phases()
@@ -164,7 +168,7 @@ def _search(
     }
     said = _rewrites(options) or ("--complete" if options.complete else "")
     if said and (options.max_changes, options.refine) != (None, None):
-        raise CommandError(f"{said} goes without --max-changes and --refine; leave them out")
+        raise CommandError(f"leave out --max-changes and --refine: they do not go with {said}")
     try:
         asked["requirements"] = requirements_of_words(options.require)
         before = None if options.start is None else load_plan(options.start)
@@ -172,7 +176,7 @@ def _search(
             from autoshard.cli.replan import replanned
 
             if before is None or options.refine is not None:
-                raise CommandError("--max-changes needs --from PLAN; give it, and no --refine")
+                raise CommandError("--max-changes needs --from PLAN, and no --refine beside it")
             plan = replanned(before, program, machine, options.max_changes, asked)
         elif options.refine is None:
             asked["start"] = before

@@ -22,7 +22,7 @@ from autoshard.cli.common import FAILED, INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.kinds.text import solution_text
 from autoshard.cli.outputs import SOLUTION, require_outputs, written
 from autoshard.cli.progress import ProgressLine
-from autoshard.units import counted
+from autoshard.units import counted, format_percent
 
 if TYPE_CHECKING:
     from autoshard.solve import Outcome, Problem, Progress
@@ -84,7 +84,7 @@ def _solve(
     from autoshard.solve.pipeline import solve
 
     def progress(news: Progress) -> None:
-        known = f"best {news.objective:.12g}, gap {news.gap:.4%}"
+        known = f"best {news.objective:.12g}, gap {format_percent(news.gap, '.4f')}"
         line.show(
             f"[{news.seconds:6.1f} s] {news.phase}: "
             f"{known if news.objective < math.inf else 'no solution yet'}, "

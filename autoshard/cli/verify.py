@@ -64,7 +64,7 @@ def verify_command(options: argparse.Namespace) -> int:
     if is_for_meshes(options.plan):
         return _conclude(verdicts_of(options), options)
     if options.trace:
-        raise CommandError("--trace: only for a plan for several meshes; leave it out")
+        raise CommandError("--trace is for plans for several meshes, not for one: leave it out")
     plan = load_plan(options.plan)
     reference = program_of(options, plan.program)
     found, program = find_program(reference, plan)

@@ -15,6 +15,7 @@ explicit_types      shardings in types, taken out of what was traced with them
 memory_spaces       arrays in the memory of the host, by their types
 manual_bodies       bodies of shard_map, and their equations without its types
 parts               collectives that become ops on a dimension of parts; imported by name
+row_exchange        the collective that sends rows of any number, on all parts; imported by name
 user_code           the arrays that user code reads and makes while it is traced
 shardy              Shardy's passes inside of jaxlib: rules of ops, explicit collectives, layouts
 compile             modules as bytes, and their compilation by a compiler without its devices
@@ -171,12 +172,20 @@ from autoshard.compat.source_lines import (
     PACKAGE_FOLDER,
     called_function,
     is_own,
+    library_line_of_error,
     source_line,
     source_lines,
     user_line_of_error,
     users_line,
 )
-from autoshard.compat.splash_kernels import SPLASH, SplashOptions, splash, splash_mask
+from autoshard.compat.splash_kernels import (
+    SPLASH,
+    SplashOptions,
+    causal_mask,
+    local_mask,
+    splash,
+    splash_mask,
+)
 from autoshard.compat.told_kernels import Start, UntoldError, check_tellable
 from autoshard.compat.user_code import (
     ARGUMENT,
@@ -186,7 +195,7 @@ from autoshard.compat.user_code import (
     arrays_of_user_code,
     in_checkpoint,
 )
-from autoshard.compat.versions import known_flags, pipelined_collectives, warn_if_untested
+from autoshard.compat.versions import known_flags, warn_if_untested
 
 __all__ = [
     "ARGUMENT",
@@ -240,6 +249,7 @@ __all__ = [
     "called_jaxpr",
     "called_jaxpr_of",
     "carried_sharding_rule",
+    "causal_mask",
     "check_tellable",
     "closed",
     "compile_bytecode",
@@ -275,8 +285,10 @@ __all__ = [
     "kernel_function",
     "known_flags",
     "laid_out",
+    "library_line_of_error",
     "literal",
     "live_part",
+    "local_mask",
     "location_frames",
     "loop_bodies",
     "loops_are_inlined",
@@ -292,7 +304,6 @@ __all__ = [
     "partition_mpmd",
     "partitionable_random_bits",
     "passed_through",
-    "pipelined_collectives",
     "plain_constant",
     "plain_context",
     "propagated",

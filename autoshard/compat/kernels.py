@@ -88,6 +88,11 @@ class KernelCall:
         """The abstract references of the kernel's scratch."""
         return tuple(var.aval for var in self.body.invars[self.scalars + len(self.blocks) :])
 
+    @property
+    def is_told(self) -> bool:
+        """Whether it is told its grid, or scalars in advance."""
+        return self.bounds + self.scalars > 0
+
 
 def kernel_call(equation: Any) -> KernelCall:
     """What an equation of `pallas_call` says."""

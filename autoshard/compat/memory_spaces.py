@@ -24,7 +24,7 @@ def given_in_host(leaf: Any) -> bool:
 
 
 def is_type(leaf: Any) -> bool:
-    """Whether an argument is no array, nor stands for one, but is the type of one."""
+    """Whether an argument is not an array, nor stands for one, but is the type of one."""
     from jax._src import core
 
     return isinstance(leaf, core.AbstractValue)

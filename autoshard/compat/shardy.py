@@ -333,7 +333,7 @@ def _sharding_of_number(attributes: Any, key: str, number: int, sdy: Any) -> Any
 
 
 def elements(kind: Any) -> int:
-    """How many elements a value of an MLIR type has; 0 for one that is no array."""
+    """How many elements a value of an MLIR type has; 0 for one that is not an array."""
     return math.prod(getattr(kind, "shape", ())) if getattr(kind, "has_static_shape", False) else 0
 
 

@@ -8,10 +8,11 @@ import traceback
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
-"""The files of `autoshard.compat`: what they bind is no line of the user's."""
+"""The files of `autoshard.compat`: what they bind is not a line of the user's."""
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(OWN_FOLDER))
 _PYTHON = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _MODELS = os.path.join(PACKAGE_FOLDER, "models")
@@ -80,6 +81,18 @@ def user_line_of_error(error: BaseException) -> str:
         path = os.path.abspath(frame.filename)
         if not (is_installed(path) or is_own(path)):
             found = f"{frame.filename}:{frame.lineno}"
+    return found
+
+
+def library_line_of_error(error: BaseException) -> str:
+    """`folder/file.py:12` of the innermost frame outside of Python's own, JAX and this package."""
+    found = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        parts = Path(os.path.abspath(frame.filename)).parts
+        if "site-packages" in parts and not is_own(frame.filename):
+            inside = parts[parts.index("site-packages") + 1 :]
+            if inside[0] not in ("jax", "jaxlib"):
+                found = f"{'/'.join(inside)}:{frame.lineno}"
     return found
 
 

@@ -2,10 +2,13 @@
 
 What of a mask is left out, and what is masked within blocks, stands in arrays that belong to one
 mask and one size of blocks (`MaskInfo`). Causal masks count places, full ones count nothing.
+The library makes these arrays by looking at each block of a mask, whose places it computes one by
+one: a sequence of 262,144 tokens has 65,536 blocks of a million places.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,18 +50,62 @@ class SplashOptions:
         return names[:2] if self.phase == "dq" else names
 
 
+@functools.cache
+def _by_distance(kind: Any) -> Any:
+    """A kind of masks by the distance of queries and keys alone, which computes a block once.
+
+    Blocks that are as far from the diagonal are the same, and those that show all or nothing are
+    two arrays.
+    """
+
+    class ByDistance(kind):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.blocks: dict[Any, Any] = {}
+
+        def __getitem__(self, places: Any) -> Any:
+            (top, bottom, _), (left, right, _) = (
+                one.indices(size) for one, size in zip(places, self.shape, strict=True)
+            )
+            shape = bottom - top, right - left
+            key = top - left, shape
+            if key not in self.blocks:
+                found = super().__getitem__(places)
+                shown = "all" if found.all() else "some" if found.any() else "none"
+                self.blocks[key] = (
+                    found if shown == "some" else self.blocks.setdefault((shown, shape), found)
+                )
+            return self.blocks[key]
+
+    return ByDistance
+
+
+def causal_mask(rows: int, keys: int) -> Any:
+    """The mask by which queries see no keys behind them."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    return _by_distance(masks.CausalMask)((rows, keys))
+
+
+def local_mask(rows: int, keys: int, window: int) -> Any:
+    """The causal mask by which queries look back at so many keys."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    return _by_distance(masks.LocalMask)((rows, keys), (window, 0), 0)
+
+
 def splash_mask(options: SplashOptions, heads: int, rows: int, keys: int) -> tuple[Any, Any]:
     """The arrays of a mask, and the function that it computes within blocks, or None."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as info
 
-    kind = masks.CausalMask if options.causal else masks.FullMask
+    one = causal_mask(rows, keys) if options.causal else masks.FullMask((rows, keys))
     backward = options.phase == "dkv"
     process = info.process_mask_dkv if backward else info.process_mask
     blocks = tuple(options.sizes[name] for name in options.blocks[:2])
     more: dict[str, Any] = {"shrink_grid": True} if backward else {}
     return process(
-        masks.MultiHeadMask([kind((rows, keys))] * heads),
+        masks.MultiHeadMask([one] * heads),
         blocks,
         downcast_smem_data=options.small,
         head_shards=1,

@@ -116,7 +116,7 @@ class _Extra:
       reads: the equations of a kernel that read its elements, one after the other.
       asks: an equation that asks for a place.
       map_reads: an index map that returns its elements; None where none can read it.
-      block: how it is handed over, where it is no scalar.
+      block: how it is handed over, where it is not a scalar.
     """
 
     ref: Any

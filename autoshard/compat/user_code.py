@@ -103,7 +103,7 @@ class _UserCode:
     def __enter__(self) -> None:
         from jax._src import core, source_info_util
 
-        no_user_lines(OWN_FOLDER)  # `bind` is no line of the user's
+        no_user_lines(OWN_FOLDER)  # `bind` is not a line of the user's
         self.reset, self.original = source_info_util.reset_name_stack, core.Primitive.bind
         self.thread = threading.get_ident()
         self.entered = contextlib.ExitStack()
@@ -169,7 +169,7 @@ class _UserCode:
             self.inside = False
 
     def _elsewhere(self) -> bool:
-        """Whether this is no user code."""
+        """Whether this is not user code."""
         from jax._src import source_info_util
 
         known = source_info_util._source_info_context.context.traceback is not None

@@ -102,7 +102,7 @@ def keep(cache: Path, key: str, answer: Answer) -> None:
 
 
 def store(cache: Path, key: str, answer: Answer) -> None:
-    """Keep an answer; another process that keeps the same one is no conflict."""
+    """Keep an answer; another process that keeps the same one is not a conflict."""
     cache.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=cache, prefix=".new-"))
     try:

@@ -9,7 +9,7 @@ same, or less, which counts as the move:
                                                       is read of the sum
 
 What is left over was not planned ("involuntary"); what is planned and not made is missing, which
-is no fault: equal reshards are merged.
+is not a fault: equal reshards are merged.
 """
 
 from __future__ import annotations

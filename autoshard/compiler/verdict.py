@@ -19,7 +19,7 @@ from autoshard.compiler.moves import compare_moves
 from autoshard.lower.compare import Comparison, Tally
 from autoshard.plan.plan import Plan
 from autoshard.terminal import columns
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import format_bytes, format_percent, format_seconds
 
 MEMORY_TOLERANCE = 0.2
 """How far the compiled peak may be from the predicted one, as a share of that."""
@@ -128,13 +128,15 @@ class CompileVerdict:
             predicted, found = self.plan.estimate.expected_bytes, self.compiled.memory.peak_bytes
             faults.append(
                 f"the compiled peak of {format_bytes(found)} is more than "
-                f"{self.memory_tolerance:.0%} from the predicted {format_bytes(predicted)}"
+                f"{format_percent(self.memory_tolerance, '.0f')} from the predicted "
+                f"{format_bytes(predicted)}"
             )
         if not self.step_agrees and self.compiled.timeline is not None:
             expected, took = self.plan.estimate.expected_seconds, self.compiled.timeline.seconds
             faults.append(
                 f"the compiled step of {format_seconds(took)} is more than "
-                f"{self.step_tolerance:.0%} from the predicted {format_seconds(expected)}"
+                f"{format_percent(self.step_tolerance, '.0f')} from the predicted "
+                f"{format_seconds(expected)}"
             )
         return faults
 

@@ -31,7 +31,8 @@ group, ``s`` the bytes of one shard and ``V = n s`` the bytes of the gathered re
 
 Pieces of one torus dimension with others between them are narrow places that these formulas do not
 see well. So two laws are made to hold besides: gathering a shard over ``A + B`` contains gathering
-it over ``A``, and can be done by gathering over ``A`` and then over ``B``:
+it over ``A``, and can be done by gathering over ``A`` and then over ``B`` (but where XLA:TPU makes
+a sum among zeros of it):
 
     time(A, s)  <=  time(A + B, s)  <=  time(A, s) + time(B, |A| s)
 
@@ -178,7 +179,7 @@ class MeshTopology:
 
     def _find_rate(self, kind: Kind, axes: tuple[int, ...]) -> Rate:
         if kind not in KINDS:
-            raise ValueError(f"no collective {kind!r}; use one of {', '.join(KINDS)}")
+            raise ValueError(f"there is no collective {kind!r}; use one of {', '.join(KINDS)}")
         unknown = [axis for axis in axes if not 0 <= axis < len(self.mesh_shape)]
         if unknown:
             raise ValueError(

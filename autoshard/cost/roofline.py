@@ -69,7 +69,7 @@ def op_seconds(
     '333 us'
     """
     if unit not in ("matrix", "vector"):
-        raise ValueError(f"no unit {unit!r}; use 'matrix' or 'vector'")
+        raise ValueError(f"there is no unit {unit!r}; use 'matrix' or 'vector'")
     if np.min(flops) < 0 or np.min(bytes) < 0:
         raise ValueError(
             f"work of {np.min(flops)} FLOP and {np.min(bytes)} bytes; give counts of 0 or more"

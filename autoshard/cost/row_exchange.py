@@ -7,6 +7,9 @@ does `SLACK` times the rows of its part, all in one round.
     compute   of a window: `SLACK` times the share of the FLOP, with the device's own groups alone
     memory    windows of operands and results are written and read beside the parts
 
+Rows that a user's `shard_map` sends (`autoshard.compat.row_exchange`) are an all-to-all of one
+array, without windows.
+
 Where a part's own rows are of the device's own groups, they stay: the price is that of parts of
 which all rows but one in `n` go elsewhere, as an all-to-all sends them. Nothing is computed
 meanwhile, since the loop over windows waits for each of its collectives.
@@ -22,7 +25,12 @@ from numpy.typing import NDArray
 
 from autoshard.cost.collective import MeshTopology
 from autoshard.program.ragged import SLACK, window_rows
-from autoshard.program.rules.ragged import exchange_of, exchanged_rows, group_factor
+from autoshard.program.rules.ragged import (
+    exchange_of,
+    exchanged_rows,
+    group_factor,
+    sending_factor,
+)
 from autoshard.program.strategies import Strategies
 from autoshard.program.trace import Op, Program
 
@@ -83,6 +91,10 @@ def window_share(prices: Prices, op: Op, strategies: Strategies) -> Floats:
 
 def sent_rows(prices: Prices, op: Op, strategies: Strategies) -> Iterator[SentRows]:
     """What the strategies of an op send from parts to groups, and back."""
+    sending = sending_factor(op.primitive, op.rule)
+    if sending is not None:
+        yield from _sent_between_parts(prices, op, strategies, sending)
+        return
     together = exchange_axes(op, strategies.assignment) & (np.asarray(prices.mesh_shape) > 1)
     if not together.any():
         return
@@ -100,6 +112,26 @@ def sent_rows(prices: Prices, op: Op, strategies: Strategies) -> Iterator[SentRo
                 size = size * _in_windows(prices, op, strategies, tensor, places[tensor])[rows]
             seconds = rate.latency_seconds + rate.seconds_per_byte * size
             yield SentRows(axes, rows, tensor, value, size, seconds)
+
+
+def _sent_between_parts(
+    prices: Prices, op: Op, strategies: Strategies, sending: int
+) -> Iterator[SentRows]:
+    """What the collective of a user's `shard_map` sends, where its parts are cut.
+
+    Its operand is what the call is given. How many of its rows go is known at run time alone: the
+    seconds are of as many as fit into both the operand and the result, as even among parts.
+    """
+    cut = (strategies.assignment == sending) & (np.asarray(prices.mesh_shape) > 1)
+    for pattern in np.unique(cut[cut.any(axis=1)], axis=0):
+        axes = tuple(np.flatnonzero(pattern).tolist())
+        rows = np.flatnonzero((cut == pattern).all(axis=1))
+        rate = prices.topology.rate("all_to_all", axes)
+        value, size = _array(prices, op, strategies, 0)
+        _, taken = _array(prices, op, strategies, len(op.inputs))
+        fitting = np.minimum(size, taken)[rows]
+        seconds = rate.latency_seconds + rate.seconds_per_byte * fitting
+        yield SentRows(axes, rows, 0, value, size[rows], seconds)
 
 
 def exchange_seconds(prices: Prices, op: Op, strategies: Strategies) -> Floats:

@@ -1,6 +1,9 @@
 """What XLA:TPU makes of collectives in a program that runs on several slices.
 
-Chips of a slice talk over a torus, and slices over a network of hosts (`Switch`). Three habits:
+Chips of a slice talk over a torus, and slices over a network of hosts (`Switch`). A collective over
+several slices is one within each slice and a transfer between the hosts of slices (`send` and
+`recv` of the megascale runtime), each of which reads what the other has made: they take turns
+(`Switch.pipelined` of the presets is 0). Three habits besides:
 
 * A reduce-scatter over chips of several slices is one within each slice, an all-reduce between
   slices of what a chip has then, and a gather of the whole within each, of which a chip takes its

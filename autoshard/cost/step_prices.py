@@ -265,13 +265,25 @@ class StepPrices:
             strategies.found["settlements"] = tuple(settlements(strategies))
         return strategies.found["settlements"]
 
-    def exposed(self, hides: bool) -> float:
-        """The fraction of a collective's seconds that adds to the step."""
-        denies = self.machine.chip.compiler.denies
-        if not hides or denies("gpu.collectives-begin-and-end", "tpu.v5e-hides-gathers"):
+    def exposed(self, hides: bool, *, moved: bool = False) -> float:
+        """The fraction of a collective's seconds that adds to the step, if it `hides` beside
+        compute, and in a loop, if it is `moved` to another turn (`autoshard.xla.pipelined`)."""
+        compiler = self.machine.chip.compiler
+        if not hides or compiler.denies("gpu.collectives-begin-and-end", "tpu.v5e-hides-gathers"):
             return self.corrections.waited
-        hidden = self.corrections.hidden
-        return 1.0 - self.machine.overlap if hidden is None else hidden
+        if self.corrections.hidden is not None:
+            return self.corrections.hidden
+        return 1.0 - max(self.machine.overlap, compiler.pipelined if moved else 0.0)
+
+    def exposed_of_copies(self, value: int) -> float:
+        """The same, of the collectives that copy a value."""
+        early = self.dataflow.prefetchable[value]
+        return self.exposed(early, moved=value in self.dataflow.made_ahead)
+
+    def exposed_of_sums(self, op: Op) -> float:
+        """The same, of those that settle the partial sums of an op."""
+        hides = not any(self.dataflow.awaited[one] for one in op.outputs)
+        return self.exposed(hides, moved=op.index in self.dataflow.summed_behind)
 
     def _dtype(self, op: Op) -> str:
         for value in (*op.inputs, *op.outputs):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autoshard.files.errors import FileError, shown
+from autoshard.units import with_article
 
 Path = str | os.PathLike[str]
 Raised = Callable[[str], Exception]
@@ -24,7 +25,7 @@ MOST_STANDING = 24
 """Characters that are shown of what stands where no JSON does."""
 DEEPEST = 100
 LARGEST = 2**63 - 1
-"""Whole numbers from there on are no count of anything."""
+"""Whole numbers from there on are not counts of anything."""
 
 
 def read_text(path: Path, what: str, *, error: Raised = FileError) -> str:
@@ -36,7 +37,7 @@ def read_text(path: Path, what: str, *, error: Raised = FileError) -> str:
       error: makes the exception to raise of its message.
 
     Raises:
-      FileError: or `error`; the file cannot be read, is longer than a gibibyte, or is no UTF-8.
+      FileError: or `error`; the file cannot be read, is longer than a gibibyte, or is not UTF-8.
     """
     name = os.fspath(path)
     try:
@@ -46,12 +47,14 @@ def read_text(path: Path, what: str, *, error: Raised = FileError) -> str:
         reason = getattr(failed, "strerror", None) or failed
         raise error(f"cannot read {what} {name!r}: {reason}") from failed
     if len(data) > MOST_BYTES:
-        raise error(f"{name!r} is no {_bare(what)}: it is longer than {MOST_BYTES:,} bytes")
+        raise error(
+            f"{name!r} is not {with_article(_bare(what))}: it is longer than {MOST_BYTES:,} bytes"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as failed:
         raise error(
-            f"{name!r} is damaged: it is no text (byte {failed.start + 1}){AGAIN}"
+            f"{name!r} is damaged: it is not text (byte {failed.start + 1}){AGAIN}"
         ) from failed
 
 
@@ -69,7 +72,7 @@ def json_of(text: str, name: str, *, error: Raised = FileError) -> Any:
       error: makes the exception to raise of its message.
 
     Raises:
-      FileError: or `error`; the text is no JSON, is nested too deeply, or has numbers that are not
+      FileError: or `error`; the text is not JSON, is nested too deeply, or has numbers that are not
         finite or beyond 64 bits.
     """
     try:
@@ -87,7 +90,7 @@ def json_of(text: str, name: str, *, error: Raised = FileError) -> Any:
 
 
 def where_json_ends(failed: json.JSONDecodeError) -> str:
-    """The place from which a text is no JSON any more, and what stands there.
+    """The place from which a text is not JSON any more, and what stands there.
 
     >>> try:
     ...     json.loads('{"a": one}')
@@ -111,7 +114,7 @@ def toml_of(text: str, name: str, *, error: Raised = FileError) -> dict[str, Any
     """Return what a TOML text holds.
 
     Raises:
-      FileError: or `error`; the text is no TOML, or as of `json_of`.
+      FileError: or `error`; the text is not TOML, or as of `json_of`.
     """
     try:
         data = tomllib.loads(text)

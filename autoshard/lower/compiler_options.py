@@ -1,11 +1,16 @@
 """What XLA is told of a plan besides its defaults.
 
-XLA:GPU's scheduler and its rematerialisation have a limit of memory, and take what lies on the host
-for bytes of the device. With tens of gigabytes there they run nothing beside kernels any more, and
-compute again what fits: Llama-3-8B on eight H100s, 36 GiB of each on the host, compiles to 3.084 s
-a step, of which 0.619 s are waited, and with a limit that has room for the host's bytes to 2.542 s,
-of which 0.099 s are (JAX 0.12.0.1). The limit is 80 % of the device's memory less arguments and
-results, times a factor that can be set.
+The flags that a plan for a GPU rests on, as its machine names them
+(`autoshard.machine.compiler.FLAGS`), as far as the installed jaxlib has them. And a limit of
+memory.
+
+XLA:GPU's scheduler and its rematerialisation have one that is 80 % of the device's memory less
+arguments and results, times a factor that can be set. Beyond it they run nothing beside kernels any
+more, and compute again what fits. They take what lies on the host for bytes of the device, too.
+Llama-3-8B on eight H100s, 36 GiB of each on the host, compiles to 3.084 s a step, of which 0.619 s
+are waited, and with a limit that has room for the host's bytes to 2.542 s, of which 0.099 s are.
+Llama-3-70B on 64 H100s, its products saved, takes 73.4 of 74.0 GiB: 6.137 s, of which 3.426 s are
+waited, and with a limit that has room for that 2.846 s and 0.248 s (JAX 0.12.0.1).
 """
 
 from __future__ import annotations
@@ -14,6 +19,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from autoshard import compat
+from autoshard.machine.compiler import FLAGS
+from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
 
 SHARE = 0.8
@@ -22,20 +30,32 @@ USUAL = 95
 """The factor by default, in percent: xla_gpu_memory_limit_slop_factor."""
 
 
-def compiler_options(plan: Plan, arguments: Iterable[tuple[Any, Any]]) -> dict[str, int]:
-    """Options of a plan for XLA:GPU that has arrays on the host; none for others.
+def compiler_options(
+    plan: Plan, arguments: Iterable[tuple[Any, Any]]
+) -> dict[str, bool | int | str]:
+    """Options of a plan for XLA:GPU, by its flags and by what memory it needs; none for others.
 
     Args:
       plan: the plan.
       arguments: shapes of the step's arguments, each with its sharding.
     """
-    if not plan.estimate.host_bytes or not plan.belief.startswith("xla:gpu"):
+    if not plan.belief.startswith("xla:gpu"):
         return {}
+    told = told_by(plan.flags)
     given = sum(
         math.prod(sharding.shard_shape(one.shape)) * one.dtype.itemsize
         for one, sharding in arguments
         if sharding.memory_kind in (None, "device")
     )
     limit = max(SHARE * plan.memory_limit - given, (1 - SHARE) * plan.memory_limit)
-    factor = 100.0 * (plan.memory_limit + plan.estimate.host_bytes) / limit
-    return {"xla_gpu_memory_limit_slop_factor": max(USUAL, math.ceil(factor))}
+    host = plan.estimate.host_bytes
+    if not host and needed_bytes(plan.estimate) - given <= USUAL / 100.0 * limit:
+        return told
+    room = plan.memory_limit + host if host else plan.memory_limit - given
+    factor = 100.0 * room / limit
+    return {**told, "xla_gpu_memory_limit_slop_factor": max(USUAL, math.ceil(factor))}
+
+
+def told_by(flags: str) -> dict[str, bool | int | str]:
+    """Options of a set of flags of XLA:GPU, as far as the installed jaxlib has them."""
+    return compat.known_flags(FLAGS.get(("xla:gpu", flags), {}))

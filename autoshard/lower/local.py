@@ -19,6 +19,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from autoshard import compat
+from autoshard.compat.row_exchange import ROW_EXCHANGE
 from autoshard.lower.kernels.attention import run_attention
 from autoshard.lower.kernels.ruled import run_foreign, run_ruled
 from autoshard.lower.kernels.run import run_kernel
@@ -27,6 +28,7 @@ from autoshard.lower.parts.in_parts import in_parts
 from autoshard.lower.parts.indexed import gather, scatter, slice_of_place, update_slice
 from autoshard.lower.parts.manual import own_part
 from autoshard.lower.parts.ragged import ragged_dot
+from autoshard.lower.parts.sent_rows import sent_rows
 from autoshard.lower.parts.transforms import bind_equation
 from autoshard.lower.parts.windows import convolution, pooling
 from autoshard.program.layout import UNREDUCED, dimension_axes
@@ -199,6 +201,7 @@ _ADAPTED: Mapping[str, Callable[[Any, Sequence[Any], Cut], list[Any]]] = {
     **dict.fromkeys((f"reduce_window_{kind}" for kind in ("sum", "max", "min")), pooling),
     "gather": gather,
     RAGGED: ragged_dot,
+    ROW_EXCHANGE: sent_rows,
     "dynamic_update_slice": update_slice,
     **dict.fromkeys(
         (

@@ -26,11 +26,12 @@ from typing import Any, Literal
 from jax import lax
 
 from autoshard import compat
+from autoshard.compat.row_exchange import ROW_EXCHANGE
 from autoshard.program.ragged import RAGGED
 from autoshard.program.vocabulary import DECOMPOSITIONS, ITERATED
 
 _OF_EACH_PART = frozenset(
-    {RAGGED, *compat.KERNELS, compat.RULED, compat.FFI, *DECOMPOSITIONS, *ITERATED}
+    {RAGGED, ROW_EXCHANGE, *compat.KERNELS, compat.RULED, compat.FFI, *DECOMPOSITIONS, *ITERATED}
 )
 Shows = Literal["wrong", "aborts", "sends"]
 Spec = tuple[Any, ...]

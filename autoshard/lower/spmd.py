@@ -100,7 +100,7 @@ class Lowered:
         }
 
     @property
-    def compiler_options(self) -> dict[str, int]:
+    def compiler_options(self) -> dict[str, bool | int | str]:
         """What XLA is told besides its defaults (`autoshard.lower.compiler_options`)."""
         arguments = zip(
             jax.tree.leaves(self.in_shapes), jax.tree.leaves(self.in_shardings), strict=True
@@ -189,7 +189,7 @@ class Lowered:
 
 
 class Releasing:
-    """A jitted step whose arguments and results hold what is no array of JAX."""
+    """A jitted step whose arguments and results hold what is not an array of JAX."""
 
     def __init__(self, jitted: Any) -> None:
         self.jitted = jitted

@@ -140,7 +140,7 @@ def load_cluster(text: str) -> Cluster:
         match = re.fullmatch(r"\s*(?:(\d+)\s*(?:x\s|\*)\s*)?(\S+)\s*", part)
         count = 0 if match is None or len(match[1] or "1") > 9 else int(match[1] or 1)
         if match is None or not 1 <= count <= MOST_MESHES:
-            faults.append(f"{shown(part.strip())} is no mesh; write v5p-16, or 4 x v5p-16")
+            faults.append(f"{shown(part.strip())} is not a mesh; write v5p-16, or 4 x v5p-16")
         else:
             names += [match[2]] * count
     return _cluster(text, names, None, [], faults)

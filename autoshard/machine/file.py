@@ -40,7 +40,7 @@ from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler, of_table, sets_
 from autoshard.machine.host import Host
 from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 from autoshard.near import did_you_mean
-from autoshard.units import counted
+from autoshard.units import counted, with_article
 
 
 class MachineError(ValueError):
@@ -65,7 +65,7 @@ class MachineFile:
 
 
 LEAST, MOST = 1e-30, 1e30
-"""Of rates, sizes and times: beyond them prices are no numbers any more."""
+"""Of rates, sizes and times: beyond them prices are not numbers any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _settled(
     """A table with what its ranges are taken for in their place; they are added to `ranges`."""
     found = dict(table)
     for name, value in table.items():
-        kind = keys[name].kind if name in keys else "number"  # dtypes are no keys
+        kind = keys[name].kind if name in keys else "number"  # dtypes are not keys
         if kind == "table of rates":
             found[name] = _settled(value, {}, f"{at}{name}.", ranges)
         elif kind == "number" and isinstance(value, list):
@@ -295,17 +295,17 @@ class _Faults:
                 hint = did_you_mean(name, keys) or f"known: {', '.join(keys)}"
                 if at == "chip.":
                     hint = _OF_COMPILERS.get(name, hint)
-                self.found.append(f"{at}{name} is no key; {hint}")
+                self.found.append(f"{at}{name} is not a key; {hint}")
         for name, key in keys.items():
             if name in table:
                 self.check_value(table[name], key, at + name)
             elif key.required:
-                self.found.append(f"{at}{name} is missing; write {_article(key.kind)}")
+                self.found.append(f"{at}{name} is missing; write {with_article(key.kind)}")
 
     def check_value(self, value: object, key: _Key, at: str) -> None:
         if key.kind.startswith("list of "):
             if not isinstance(value, list):
-                self.found.append(f"{at} is {value!r}; write {_article(key.kind)}")
+                self.found.append(f"{at} is {value!r}; write {with_article(key.kind)}")
                 return
             single = key.kind.removeprefix("list of ").removesuffix("s")
             for index, item in enumerate(value):
@@ -330,7 +330,7 @@ class _Faults:
         elif not isinstance(value, _TYPES[key.kind]) or (
             isinstance(value, bool) and key.kind != "boolean"
         ):
-            self.found.append(f"{at} is {shown(value)}; write {_article(key.kind)}")
+            self.found.append(f"{at} is {shown(value)}; write {with_article(key.kind)}")
         elif isinstance(value, int | float) and not key.least <= value <= key.most:
             self.found.append(f"{at} is {value}; it must be {_range(key, value)}")
 
@@ -357,7 +357,3 @@ def _range(key: _Key, value: float) -> str:
             return f"at most {key.most:g}"
         return "positive" if key.least == LEAST else f"at least {key.least:g}"
     return f"{'above 0' if key.least == LEAST else f'from {key.least:g}'} to {key.most:g}"
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

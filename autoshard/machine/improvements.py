@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Torus
 from autoshard.machine.numbers import with_numbers
+from autoshard.units import format_percent
 
 MORE = 0.1
 """Rates grow, and fixed costs shrink, by this part; the overlap grows by this."""
@@ -39,7 +40,7 @@ class Better:
 def better_machines(machine: Machine, share: float = MORE) -> Iterator[Better]:
     """Every machine that is better by a share in one respect on which prices depend."""
     up, down = 1 + share, 1 - share
-    more, less = f"{100 * share:g} % more", f"{100 * share:g} % less"
+    more, less = f"{format_percent(share, 'g')} more", f"{format_percent(share, 'g')} less"
     chip = machine.chip
 
     def scaled(numbers: Mapping[str, float], factor: float) -> Machine:
@@ -79,8 +80,8 @@ def better_machines(machine: Machine, share: float = MORE) -> Iterator[Better]:
     if overlap > machine.overlap:
         yield Better(
             OVERLAP,
-            f"{100 * overlap:.3g} % instead of {100 * machine.overlap:.3g} % of what can be "
-            "prefetched hidden",
+            f"{format_percent(overlap, '.3g')} instead of "
+            f"{format_percent(machine.overlap, '.3g')} of what can be prefetched hidden",
             False,
             with_numbers(machine, {"overlap": overlap}),
         )

@@ -6,6 +6,7 @@
     family-AxBxC    v5p-4x4x8                                 the torus, spelled out
     KxNAME          2xv5p-64                                  K slices over the slow network
     path/to/my.toml                                           with `chips` or `topology` in it
+    NAME@FLAGS      h100-64@recipe                            with a set of its compiler's flags
 
 A TPU7x chip is two devices to JAX; there, "chip" means one such device. Other names, of clouds,
 vendors and SLURM, are in `autoshard.machine.names`.
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from autoshard.files import read_text
 from autoshard.files.errors import shown
 from autoshard.machine.chip import Chip
+from autoshard.machine.compiler import with_flags
 from autoshard.machine.file import MachineError, MachineFile, read
 from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 from autoshard.machine.machine import Machine, Range, moved_ranges
@@ -53,9 +56,14 @@ def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
     64
     """
     text = str(name_or_path)
+    plain, _, flags = text.rpartition("@")
+    if plain and not text.endswith(".toml"):
+        return _with_flags(load(plain, chips=chips), flags)
     if text.endswith(".toml"):
         if not Path(text).exists():
-            raise MachineError(f"no machine file {text!r}; give the path of a TOML file, or a name")
+            raise MachineError(
+                f"there is no machine file {text!r}; give the path of a TOML file, or a name"
+            )
         toml = read_text(text, "the machine", error=MachineError)
         return parse(toml, where=text, chips=chips)
     named = parse_name(text)
@@ -67,6 +75,26 @@ def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
         raise MachineError(f"{text}: a {named.family} chip has {cores} cores; give a multiple")
     file = read(preset_text(named), where=f"{named.family}.toml")
     return _build(file, text, size, slices=named.slices)
+
+
+def _with_flags(machine: Machine, flags: str) -> Machine:
+    try:
+        compiler = with_flags(machine.chip.compiler, flags)
+    except ValueError as error:
+        raise MachineError(f"{machine.name}@{flags}: {error}") from error
+    chip = replace(machine.chip, compiler=compiler)
+    name = with_flags_named(machine.name, flags)
+    return replace(machine, name=name, chip=chip)
+
+
+def with_flags_named(name: str, flags: str) -> str:
+    """The name of a machine, as `load` takes it, with a set of its compiler's flags.
+
+    >>> with_flags_named("h100-64", "recipe"), with_flags_named("h100-64@recipe", "default")
+    ('h100-64@recipe', 'h100-64@default')
+    """
+    plain, _, told = name.rpartition("@")
+    return f"{plain if plain and not told.endswith('.toml') else name}@{flags}"
 
 
 def preset_text(named: Named) -> str:
@@ -140,7 +168,9 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
             f"{name}: {slices} x {left} chips; a machine has at least one chip, as {file.name}-8"
         )
     if left * slices > MOST_CHIPS:
-        raise MachineError(f"{shown(name)} has too many chips; the most are {MOST_CHIPS:,}")
+        raise MachineError(
+            f"{shown(name)} has too many chips; a machine has {MOST_CHIPS:,} at most"
+        )
     network: list[Level] = []
     kept: list[int] = []
     for number, rules in enumerate(file.levels):

@@ -127,7 +127,7 @@ def two_meanings(name: str) -> str | None:
 
 
 def google_name(family: str, chips: int) -> str:
-    """What Google calls so many devices of a preset; an empty text where it is no TPU."""
+    """What Google calls so many devices of a preset; an empty text where it is not a TPU."""
     if family not in _GOOGLE:
         return ""
     return f"{_GOOGLE[family]}-{CORES.get(family, 1) * chips}"

@@ -150,7 +150,7 @@ def number(machine: Machine, path: str) -> Number:
         if one.path == path:
             return one
     paths = ", ".join(one.path for one in known)
-    raise MachineError(f"{machine.name} has no number {path!r}; there is {paths}")
+    raise MachineError(f"{machine.name} has no number {path!r}; known: {paths}")
 
 
 def with_numbers(machine: Machine, values: Mapping[str, float]) -> Machine:
@@ -205,7 +205,7 @@ def ranges_of(
     for path, (low, high) in (given or {}).items():
         one = known.get(path)
         if one is None:
-            faults.append(f"{path}: there is no such number; there is {', '.join(known)}")
+            faults.append(f"{path}: there is no such number; known: {', '.join(known)}")
         elif not low <= one.value <= high:
             faults.append(f"{path}: {low:g} to {high:g} does not hold its value of {one.value:g}")
         elif high > _most(one) or low < 0 or (one.sense == "rate" and low == 0):

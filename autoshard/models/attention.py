@@ -24,6 +24,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from autoshard import compat
+
 __all__ = ["CAUSAL", "KINDS", "causal_attention", "kernel_of"]
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -217,7 +219,7 @@ def splash(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
 
     _, length, heads, head_size = queries.shape
     size = _block(length)
-    mask = masks.MultiHeadMask([masks.CausalMask((length, length)) for _ in range(heads)])
+    mask = masks.MultiHeadMask([compat.causal_mask(length, length)] * heads)
     kernel = kernels.make_splash_mha(
         mask,
         head_shards=1,

@@ -165,6 +165,6 @@ def sizes_of(name: str) -> Decoder:
     """
     known = published()
     if name not in known:
-        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+        hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
         raise ValueError(f"no published dimensions of {name!r}; {hint}")
     return known[name]

@@ -206,7 +206,7 @@ def _function(reference: str) -> Callable[..., Any]:
     functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
     if factory is not None:
         kind = type(factory).__name__
-        raise ProgramError(f"{reference} is no function but a value of type {kind!r}")
+        raise ProgramError(f"{reference} is not a function but a value of type {kind!r}")
     raise ProgramError(f"{place} has no function {function!r}{hint(function, functions)}")
 
 

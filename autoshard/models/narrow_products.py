@@ -35,7 +35,7 @@ def project_in(dtype: str, equation: str, x: jax.Array, weight: jax.Array) -> ja
         return jnp.einsum(equation, x, weight.astype(x.dtype))
     if dtype not in GRADIENTS:
         known = ", ".join(("bfloat16", *GRADIENTS))
-        raise ValueError(f"products in {dtype!r} are not known; there are {known}")
+        raise ValueError(f"products in {dtype!r} are not known; known: {known}")
     return _narrow(dtype, equation, x, weight)
 
 

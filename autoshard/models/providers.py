@@ -224,7 +224,7 @@ def _settings(reference: str, text: str) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         name = unquote(name)
         if not equals or not name.isidentifier():
-            faults.append(f"{word!r} is no setting; write name=value")
+            faults.append(f"{word!r} is not a setting; write name=value")
         elif name in found:
             faults.append(f"{name!r} is given twice")
         else:

@@ -17,6 +17,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_mask,
 )
 
+from autoshard import compat
+
 MOST = 1024
 """Rows of a block, at most."""
 
@@ -40,11 +42,10 @@ def splash(
     """
     length, heads = queries.shape[1:3]
     block = math.gcd(length, block)
-    one: splash_attention_mask.Mask
     if window and window < length:
-        one = splash_attention_mask.LocalMask((length, length), (window, 0), 0)
+        one = compat.local_mask(length, length, window)
     else:
-        one = splash_attention_mask.CausalMask((length, length))
+        one = compat.causal_mask(length, length)
     sizes = splash_attention_kernel.BlockSizes(
         block_q=block,
         block_kv=block,

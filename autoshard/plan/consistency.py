@@ -117,11 +117,11 @@ class _Ops:
             may_change = strategy.reduced[0]
             waits = after == UNREDUCED
             if waits.any() and op.outputs[number] not in self.sums.pending:
-                yield f"{op}: result {number} is unreduced, but is no term of a sum"
+                yield f"{op}: result {number} is unreduced, but is not a term of a sum"
             if waits.any() and (waits != may_change).any():
                 yield f"{op}: result {number} is settled over some of its axes only"
             if strategy.in_steps[0] and op.index not in self.sums.in_steps:
-                yield f"{op}: result {number} is settled in steps, but is no matrix product"
+                yield f"{op}: result {number} is settled in steps, but is not a matrix product"
             if ((before != after) & ~may_change).any():
                 yield (
                     f"{op}: result {number} is written in {tuple(before.tolist())} but stored in "

@@ -13,6 +13,7 @@ from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import compute_seconds
 from autoshard.program.graph import Op
+from autoshard.units import format_percent
 
 COPIES = "copies that the compiler makes"
 LARGE = 0.1
@@ -92,4 +93,4 @@ def _place(op: Op) -> str:
 
 
 def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %"
+    return format_percent(part / whole, ".0f")

@@ -62,8 +62,7 @@ def settlement_moves(
     prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
 ) -> list[Move]:
     """The collectives that settle the partial results of `op` under `strategy` (one row)."""
-    flow, program = prices.dataflow, prices.program
-    hidden = not any(flow.awaited[o] for o in op.outputs)
+    program, exposed = prices.program, prices.exposed_of_sums(op)
     moves = []
     for one in settlements(prices, op, strategy):
         seconds = one.seconds * (op.trips * op.weight)
@@ -75,7 +74,7 @@ def settlement_moves(
                 bytes=int(one.bytes),
                 count=op.trips,
                 seconds=seconds,
-                exposed_seconds=seconds * prices.exposed(hidden),
+                exposed_seconds=seconds * exposed,
                 scope=op.scope,
                 line=op.line,
                 value=_arrow(
@@ -182,14 +181,14 @@ def copy_moves(
     prices: StepPrices, decisions: Decisions, value: int, names: tuple[str, ...]
 ) -> list[Move]:
     """The collectives that make the resharded copy of `value`, which must have one."""
-    program, flow = prices.program, prices.dataflow
+    program = prices.program
     record = program.values[value]
     first, second = decisions.stored[value], decisions.copy[value]
     assert first is not None
     assert second is not None
     mode = decisions.mode[value]
     times = 2 if mode == ANEW else 1
-    exposed = prices.exposed(flow.prefetchable[value])
+    exposed = prices.exposed_of_copies(value)
     trips = value_trips(program, value)
     narrowing = prices.narrowing(value)
     place = copy_place(prices, value, mode)

@@ -29,8 +29,10 @@ from autoshard.plan.records import (
     Move,
     Proof,
     Transfer,
+    Work,
 )
 from autoshard.plan.short import short_report
+from autoshard.plan.work import work_texts
 from autoshard.plan.written import WrittenPlan
 from autoshard.program.dim_order import ProductOrder
 from autoshard.units import format_seconds
@@ -63,12 +65,14 @@ class Plan:
         `basis`.
       product_orders: by op index, how products are computed that are not as JAX writes them.
       belief: what of the machine's compiler it rests on, in a few words.
+      flags: which set of its flags, see `autoshard.machine.compiler.FLAGS`.
       notes: what else its reader should know, a sentence each.
       marks: of what of the program it needs; see `autoshard.program.fingerprint`.
       argument_names: of the step's parameters by position, as far as its function tells them.
       kept: what is saved for the backward pass and which products are computed again there, where
         the search chose that.
       transfers: between the memories of chips and of their hosts.
+      work: tokens and products of a step, whatever the plan; None in files that do not say.
       requirements: for every requirement its `text`, `source`, whether it is `kept`, `how` it is
         broken, and the `requirement` itself; see `autoshard.problem.requirements.demands`.
     """
@@ -92,11 +96,13 @@ class Plan:
     requirements: tuple[Mapping[str, Any], ...] = ()
     product_orders: Mapping[int, ProductOrder] = field(default_factory=dict)
     belief: str = ""
+    flags: str = "default"
     notes: tuple[str, ...] = ()
     marks: str = ""
     kept: tuple[KeptValue, ...] = ()
     argument_names: tuple[str, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    work: Work | None = None
 
     @property
     def title(self) -> str:
@@ -104,8 +110,15 @@ class Plan:
         return f"{self.program} on {self.machine}, mesh {self.mesh}"
 
     def __str__(self) -> str:
+        throughput = work_texts(self.work, self.estimate.step_seconds, math.prod(self.mesh.sizes))
         return short_report(
-            self.title, self.estimate, self.proof, self.moves, self.baselines, self.memory_limit
+            self.title,
+            self.estimate,
+            self.proof,
+            self.moves,
+            self.baselines,
+            self.memory_limit,
+            throughput,
         )
 
     def __repr__(self) -> str:
@@ -139,11 +152,13 @@ class Plan:
                 {"op": op, **asdict(order)} for op, order in self.product_orders.items()
             ],
             "belief": self.belief,
+            "flags": self.flags,
             "notes": list(self.notes),
             "marks": self.marks,
             "kept": [asdict(one) for one in self.kept],
             "argument_names": list(self.argument_names),
             "transfers": [asdict(one) for one in self.transfers],
+            "work": None if self.work is None else asdict(self.work),
         }
 
     @classmethod
@@ -189,11 +204,13 @@ class Plan:
             requirements=tuple(dict(one) for one in written.requirements),
             product_orders=written.orders(),
             belief=written.belief,
+            flags=written.flags,
             notes=written.notes,
             marks=written.marks,
             kept=written.kept,
             argument_names=written.argument_names,
             transfers=written.transfers,
+            work=written.work,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -205,7 +222,7 @@ class Plan:
         """Read a plan.
 
         Raises:
-          PlanError: the file is not there, is no JSON, or is no plan.
+          PlanError: the file is not there, is not JSON, or is not a plan.
         """
         data = read_json(path, "the plan", error=PlanError)
         try:

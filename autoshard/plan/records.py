@@ -141,6 +141,24 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What a program does in a step, whatever the plan; see `autoshard.plan.work`.
+
+    Attributes:
+      tokens: that a step reads, where the program has an input of tokens.
+      peak_seconds: what the model's products take at the peak of all chips together, none of them
+        computed twice.
+    """
+
+    tokens: Count | None
+    peak_seconds: NotNegative
+
+    def utilisation(self, step_seconds: float) -> float:
+        """Model FLOP utilisation (MFU) of a step, in [0, 1]."""
+        return self.peak_seconds / step_seconds if step_seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class KeptValue:
     """A forward value that the backward pass needs: saved for it, or computed again there.
 

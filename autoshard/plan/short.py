@@ -19,6 +19,7 @@ def short_report(
     moves: Sequence[Move],
     baselines: Sequence[Baseline],
     limit: float,
+    throughput: Sequence[str] = (),
 ) -> str:
     """What the step takes, what fits, how sure that is, and what is moved: a line each.
 
@@ -26,11 +27,13 @@ def short_report(
       title: program, machine and mesh.
       estimate, proof, moves, baselines: of the plan.
       limit: bytes per device that it may use.
+      throughput: tokens a second and MFU, as far as they are known.
     """
     exposed = sum(move.exposed_seconds for move in moves)
     lines = [
         f"step: {format_seconds(estimate.step_seconds)}, of which "
         f"{format_seconds(exposed)} waits for collectives",
+        *([f"throughput: {', '.join(throughput)}"] if throughput else []),
         f"memory: {format_bytes(estimate.expected_bytes)} of {format_bytes(limit)} per device",
         f"proof: no plan in the space is faster than {format_seconds(proof.bound)}, "
         f"a gap of {format_gap(proof.gap)}",

@@ -21,7 +21,7 @@ from autoshard.units import format_bytes, format_seconds
 def transfer_of(
     prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
 ) -> Transfer | None:
-    """What an op moves under `strategy` (one row); None where it is no transfer."""
+    """What an op moves under `strategy` (one row); None where it is not a transfer."""
     if not is_transfer(op):
         return None
     value, layout = prices.program.values[op.outputs[0]], strategy.written[0]

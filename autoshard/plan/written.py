@@ -13,7 +13,7 @@ from msgspec import Meta
 from autoshard.cost.corrections import NONE, Corrections, Part, Unit
 from autoshard.files import Count, NotNegative
 from autoshard.plan.decisions import Decisions, Reshard, WrittenDecisions
-from autoshard.plan.records import Baseline, Estimate, KeptValue, Move, Proof, Transfer
+from autoshard.plan.records import Baseline, Estimate, KeptValue, Move, Proof, Transfer, Work
 from autoshard.program.dim_order import ProductOrder
 from autoshard.units import counted
 
@@ -118,11 +118,13 @@ class WrittenPlan:
     requirements: tuple[RequirementVerdict, ...] = ()
     product_orders: tuple[WrittenOrder, ...] = ()
     belief: str = ""
+    flags: str = "default"
     notes: tuple[str, ...] = ()
     marks: str = ""
     kept: tuple[KeptValue, ...] = ()
     argument_names: tuple[str, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    work: Work | None = None
 
     def faults(self) -> Iterator[str]:
         """What contradicts itself among fields that are each of the right form."""

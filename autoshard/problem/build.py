@@ -235,7 +235,7 @@ class _Pricer:
         total = np.zeros(len(strategies))
         for term in self.folded.terms[number]:
             compute, settle = self._shared.seconds_of(self.prices, term.op, strategies)
-            total += term.times * (compute + self.prices.exposed(term.hidden) * settle)
+            total += term.times * (compute + term.exposed * settle)
             if is_transfer(term.op):
                 moved = transfer_seconds(self.prices, term.op, strategies)
                 total += term.times * exposed_share(self.prices, term.op) * moved

@@ -24,11 +24,11 @@ from autoshard.program.trace import Op, Program
 class Term:
     """Members of an op class that cost the same: one of them, and how often they run in all.
 
-    `hidden` says whether what settles their results can run beside compute.
+    `exposed` is the fraction that is waited for of what settles their results.
     """
 
     op: Op
-    hidden: bool
+    exposed: float
     times: float
 
 
@@ -119,13 +119,13 @@ def _terms(prices: StepPrices, members: Sequence[int]) -> tuple[Term, ...]:
     # Copies of a block are alike, but for the first and the last: what surrounds them decides
     # what is fused and what is waited for.
     flow, corrections = prices.dataflow, prices.corrections
-    groups: dict[object, tuple[Op, bool, float]] = {}
+    groups: dict[object, tuple[Op, float, float]] = {}
     for member in members:
         op = prices.program.ops[member]
-        hidden = not any(flow.awaited[o] for o in op.outputs)
-        key = hidden, flow.surroundings(op), corrections.factor(op)
-        _, _, times = groups.get(key, (op, hidden, 0.0))
-        groups[key] = (op, hidden, times + op.trips * op.weight)
+        exposed = prices.exposed_of_sums(op)
+        key = exposed, flow.surroundings(op), corrections.factor(op)
+        _, _, times = groups.get(key, (op, exposed, 0.0))
+        groups[key] = (op, exposed, times + op.trips * op.weight)
     return tuple(Term(*group) for group in groups.values())
 
 
@@ -137,7 +137,7 @@ def _copy_terms(prices: StepPrices, members: Sequence[int]) -> tuple[CopyTerm, .
         _, times, cuts = groups.setdefault(key, (value, [0.0] * (ANEW + 1), []))
         if flow.is_inside(prices.program, value):
             cuts.append(value_trips(prices.program, value))
-        exposed = prices.exposed(flow.prefetchable[value])
+        exposed = prices.exposed_of_copies(value)
         phases = {use.phase for use in flow.readers[value]}
         first, second = Phase.FIRST in phases, Phase.SECOND in phases
         once = exposed * value_trips(prices.program, value)

@@ -163,8 +163,8 @@ def parse_key(text: str) -> Key:
     found = _KEY.fullmatch(text)
     if found is None or not (found[1] or found[2]):
         raise LayoutsError(
-            f"{text!r} is no key: write `scope float32[8,16]`, `scope in float32[8,16]` for what "
-            "is read there, or `scope:primitive float32[8,16]`"
+            f"{text!r} is not a key: write `scope float32[8,16]`, `scope in float32[8,16]` for "
+            "what is read there, or `scope:primitive float32[8,16]`"
         )
     scope, primitive, read, dtype, shape, number = found.groups()
     sizes = tuple(int(size) for size in shape.split(",")) if shape.strip() else ()

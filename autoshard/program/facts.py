@@ -101,6 +101,9 @@ class Facts:
       materialised: whether the value reaches memory.
       prefetchable: whether a reshard of the value can be started early.
       awaited: whether a matrix op of the step waits for the value.
+      made_ahead: by value whose copies a loop may make a turn ahead, what it is made of around the
+        loop.
+      summed_behind: the ops whose partial sums a loop may settle a turn behind.
       start, stop: program points between which the value's own buffer is alive (start == stop for
         a value without a buffer of its own).
       end: number of program points.
@@ -137,6 +140,8 @@ class Facts:
     materialised: tuple[bool, ...]
     prefetchable: tuple[bool, ...]
     awaited: tuple[bool, ...]
+    made_ahead: Mapping[int, frozenset[int]]
+    summed_behind: frozenset[int]
     start: tuple[int, ...]
     stop: tuple[int, ...]
     end: int
@@ -206,7 +211,8 @@ class Facts:
 
 def _habits(chip: Chip | None) -> tuple[object, ...]:
     if chip is None:
-        return False, False, "", False, frozenset()
+        return False, False, "", False, frozenset(), False
     exponentials, transactions = chip.exponential_flops > 0, chip.transaction_bytes > 0
     own = chip.compiler
-    return exponentials, transactions, own.name, own.hides_collectives, own.without
+    same = own.name, own.hides_collectives, own.without, own.pipelines
+    return exponentials, transactions, *same

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autoshard.compat import FUSED_ATTENTION, KERNELS, PALLAS, RULED
+from autoshard.compat.row_exchange import ROW_EXCHANGE
 from autoshard.program.kernels.attention import attention_work
 from autoshard.program.kernels.records import SIDES, Arithmetic, KernelWork
 from autoshard.program.kernels.ruled_work import ruled_work
@@ -178,6 +179,8 @@ MOVES = _names(
     "sharding_constraint shape_assertion shard_alike split squeeze stack stop_gradient tie tile",
     "to_edtype transpose unstack with_memory_space_constraint pin unpin xla_metadata_value",
     "inspect_sharding dce_sink debug_callback debug_print check",
+    # rows, to other parts
+    ROW_EXCHANGE,
     # within kernels
     "bitcast einshape_lo max_contiguous remove_memory_space roll",
 )

@@ -313,7 +313,7 @@ def from_partition_spec(spec: PartitionSpec, axis_names: Sequence[str], rank: in
             continue
         if not isinstance(entry, str | tuple):
             problems.append(
-                f"dimension {dimension}: {entry!r} is no mesh axis; name it or use None"
+                f"dimension {dimension}: {entry!r} is not a mesh axis; name it or use None"
             )
             continue
         axes: list[int] = []

@@ -32,7 +32,7 @@ _TOKEN = re.compile(rf"\s*(\.\.\.|{_NAME}|[()\[\]{{}}?,=]|\S)")
 
 
 class PatternError(ValueError):
-    """A text that is no layout; the message quotes it and says what may stand there."""
+    """A text that is not a layout; the message quotes it and says what may stand there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class LayoutPattern:
 
         `repair` says what else helps where axes of a dimension are not in mesh order.
         """
-        found = [f"{axis!r} is no axis of the mesh" for axis in self.axes if axis not in names]
+        found = [f"{axis!r} is not an axis of the mesh" for axis in self.axes if axis not in names]
         seen: list[str] = []
         for dimension in self.dimensions:
             found += [f"axis {axis!r} stands twice" for axis in dimension.axes if axis in seen]
@@ -169,7 +169,7 @@ def parse_pattern(text: str) -> LayoutPattern:
     """Read a layout in either notation.
 
     Raises:
-      PatternError: the text is no layout.
+      PatternError: the text is not a layout.
 
     >>> str(parse_pattern('[{"x", ?}, {}, {?}], replicated={"z"}'))
     '[x?, None, ?] replicated(z)'
@@ -254,7 +254,7 @@ class _Reader:
     def _fail(self, wanted: str) -> None:
         there = repr(self._peek()) if self._peek() else "the end"
         raise PatternError(
-            f"{self.text.strip()!r} is no layout: {wanted} should stand where {there} stands; "
+            f"{self.text.strip()!r} is not a layout: {wanted} should stand where {there} stands; "
             "write one entry per dimension, such as [data, None, model?, ?], or [...] "
             "replicated(pod)"
         )

@@ -8,7 +8,8 @@ from autoshard.program.flops import is_known
 from autoshard.program.graph import Op, Program
 from autoshard.program.rules.record import FactorKind
 from autoshard.program.select import shown_path
-from autoshard.units import counted, format_bytes
+from autoshard.program.state.trained import few_trained
+from autoshard.units import counted, format_bytes, format_percent
 
 
 def unknown_arithmetic(ops: Sequence[Op]) -> tuple[str, ...]:
@@ -25,6 +26,21 @@ def unknown_arithmetic(ops: Sequence[Op]) -> tuple[str, ...]:
         f"(the first at {here[0].line or here[0].scope or 'an unknown line'}): counted as one FLOP "
         "an element, so the step may take longer"
         for name, here in found.items()
+    )
+
+
+def unknown_kernels(ops: Sequence[Op]) -> tuple[str, ...]:
+    """Kernels of which data alone decides how much they compute; a sentence for each name."""
+    found: dict[tuple[str, tuple[str, ...]], list[Op]] = {}
+    for op in ops:
+        if op.kernel is not None and op.kernel.unknown:
+            found.setdefault((op.kernel.name, op.kernel.unknown), []).append(op)
+    return tuple(
+        f"data decides how much the kernel {name} computes ({counted(len(here), 'op')}, the first "
+        f"at {here[0].line or here[0].scope or 'an unknown line'}): {'; '.join(unknown)}, so the "
+        "step may take longer: say what it takes by cost_estimate=pl.CostEstimate(...) of the "
+        "pl.pallas_call, or by autoshard.kernel(..., flops=, bytes=)"
+        for (name, unknown), here in found.items()
     )
 
 
@@ -86,17 +102,42 @@ def dead_code(program: Program) -> str:
             f"{format_bytes(given)}; the first is {first})"
         )
     return (
-        f"no result of {program.name} depends on {' and '.join(parts)}, so that they are no part "
+        f"no result of {program.name} depends on {' and '.join(parts)}, so that they are not part "
         "of the plan: return what the step changes (the new parameters and optimizer state), as in "
         "`return loss, nnx.state((model, optimizer))`, or leave out what it does not need"
     )
 
 
+FEW = 0.5
+"""Of a step's parameters, at most so many are trained where it is said."""
+
+
+def few_parameters_trained(program: Program) -> str:
+    """How many of its parameters a step trains, where these are few, or an empty string."""
+    found = few_trained(program, FEW)
+    if found is None:
+        return ""
+    first = shown_path(program, found.frozen[0])
+    if not found.trained:
+        numbers = counted(found.count, "number", ",")
+        return (
+            f"{program.name} trains nothing: no example has a part in the {numbers} of its new "
+            f"state, the first of them {first}, so there is no backward pass, and its seconds and "
+            "bytes are not those of training"
+        )
+    share = format_percent(found.trained_count / found.count, ".2g")
+    return (
+        f"{program.name} trains {found.trained_count:,} of its "
+        f"{counted(found.count, 'parameter', ',')} ({share}); the others, the first of them "
+        f"{first}, stay as they are: its seconds and bytes are not those of training them all"
+    )
+
+
 def notes_of(program: Program) -> tuple[str, ...]:
     """All that there is to say of a program."""
-    dead = dead_code(program)
     return (
-        *([dead] if dead else []),
+        *filter(None, (dead_code(program), few_parameters_trained(program))),
         *unknown_arithmetic(program.ops),
+        *unknown_kernels(program.ops),
         *whole_kernels(program.ops),
     )

@@ -24,10 +24,16 @@ class Place:
         stack = str(equation.source_info.name_stack)
         scope = "/".join(part for part in (self.scope, stack) if part)
         recomputed = self.recomputed or "rematted_computation" in stack
-        backward = self.backward or recomputed or "transpose(" in stack
+        backward = self.backward or recomputed or is_backward(equation)
         line = compat.source_line(equation) or self.line
         return Place(self.region, self.trips, scope, backward, recomputed, line)
 
     def within(self, region: int, trips: int) -> Place:
         """The same place in a region that runs so often."""
         return replace(self, region=region, trips=trips)
+
+
+def is_backward(equation: Any) -> bool:
+    """Whether an equation itself, and not only what it stands in, is of the backward pass."""
+    stack = str(equation.source_info.name_stack)
+    return "transpose(" in stack or "rematted_computation" in stack

@@ -30,6 +30,7 @@ from enum import Enum
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
 RAGGED = "ragged_dot_general"
 """The name of the primitive."""
@@ -125,6 +126,42 @@ def window_rows(rows: int, groups_cut: int = 1) -> int:
       groups_cut: into how many parts the groups are cut beside the exchange.
     """
     return max(math.ceil(SLACK * rows / groups_cut), 1)
+
+
+def with_batch(numbers: Any) -> tuple[lax.RaggedDotDimensionNumbers, int]:
+    """The numbers of a ragged product with a batch more, the first dimension of all operands.
+
+    Returns them, and where the result has that dimension.
+    """
+    contracted, batch = (
+        tuple([d + 1 for d in map(int, side)] for side in pairs)
+        for pairs in numbers.dot_dimension_numbers
+    )
+    ragged, groups = (
+        [d + 1 for d in map(int, side)]
+        for side in (numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions)
+    )
+    batch = tuple([0, *side] for side in batch)
+    more = lax.RaggedDotDimensionNumbers((contracted, batch), ragged, groups)
+    return more, int(ragged[0] in contracted[0])
+
+
+def without_batch(product: RaggedProduct) -> lax.RaggedDotDimensionNumbers:
+    """The numbers of one of the products of which it makes a batch, whose dimensions come first."""
+    lefts, rights = (sorted(pair[k] for pair in product.batch) for k in (0, 1))
+
+    def left(d: int) -> int:
+        return d - sum(one < d for one in lefts)
+
+    def right(d: int) -> int:
+        return d - sum(one < d for one in rights)
+
+    contracted = [[left(one) for one, _ in product.contracted]]
+    contracted += [[right(one) for _, one in product.contracted]]
+    groups = [] if product.group is None else [right(product.group)]
+    return lax.RaggedDotDimensionNumbers(
+        (tuple(contracted), ((), ())), [left(product.ragged)], groups
+    )
 
 
 def ragged_flops(equation: Any) -> float:

@@ -91,8 +91,11 @@ class Strategies:
 
 
 def is_layout_determined(rule: Rule) -> bool:
-    """Whether the layout of the only result determines the strategy (elementwise and its like)."""
-    if len(rule.results) != 1:
+    """Whether the layout of the only result determines the strategy (elementwise and its like).
+
+    What sends elements to other parts is none of these.
+    """
+    if len(rule.results) != 1 or any(one.kind is FactorKind.EXCHANGE for one in rule.factors):
         return False
     in_result = {factor for dimension in rule.results[0] for factor in dimension}
     return all(

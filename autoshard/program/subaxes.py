@@ -120,7 +120,9 @@ def from_shardy_text(text: str, names: Sequence[str], sizes: Sequence[int]) -> P
 
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise SubAxisError(f'{text!r} is no sharding; expected the form <@mesh, [{{"x"}}, {{}}]>')
+        raise SubAxisError(
+            f'{text!r} is not a sharding; expected the form <@mesh, [{{"x"}}, {{}}]>'
+        )
     parts: dict[str, list[tuple[int, int, str]]] = {}
     for name, length in zip(names, sizes, strict=True):
         whole, before, _ = _parsed(name)

@@ -116,7 +116,7 @@ def trace(
     compat.warn_if_untested()
     user_rules = heard(user_rules or {})
     donate = donated_positions(donate_argnums, len(args))
-    args = _with_arrays(hold(args), fn)
+    args = with_arrays(hold(args), fn)
     abstract = jax.tree.map(_abstract, args)
     step = Returning(fn, args)
     traced = _traced(step, abstract)
@@ -126,7 +126,7 @@ def trace(
     if any(a is not b for a, b in zip(leaves, there, strict=True)):
         abstract, step = jax.tree.unflatten(tree, there), Returning(fn, args)
         traced = _traced(step, abstract)
-    _check_refs(traced.jaxpr, fn)
+    _check_closed_over(traced.jaxpr, len(leaves), fn)
     untyped, explicit = compat.without_types(_in_lax(traced.jaxpr, step))
     untyped = know_kernels(run_in_order(untyped), user_rules)
     opened = _opened(untyped)
@@ -172,20 +172,33 @@ def _kept_as_told(
     return written, closed, {**apart, **told}
 
 
-def _with_arrays(args: Any, fn: Callable[..., Any]) -> Any:
+def with_arrays(args: Any, fn: Callable[..., Any]) -> Any:
     """Arguments whose leaves JAX can trace. Raises TraceError for others."""
-    faults = []
+    faults, of_torch = [], False
     for path, leaf in jax.tree.leaves_with_path(args):
         try:
             _abstract(leaf)
         except TypeError:
-            faults.append(f"  {jax.tree_util.keystr(path)} is {type(leaf).__name__} {leaf!r:.60}")
+            words = " ".join(repr(leaf).split())
+            faults.append(f"  {jax.tree_util.keystr(path)} is {type(leaf).__name__} {words:.60}")
+            of_torch |= _made_by(leaf, "torch")
     if faults:
+        repair = (
+            "tensors of PyTorch become arrays by torchax: extract_jax makes of a module its arrays "
+            "and a function of JAX, interop.jax_view of a step and its tensors the same of JAX "
+            "(docs/start/torchax.md)"
+            if of_torch
+            else "make it a static field of its class (metadata, aux_data), or close over it"
+        )
         raise TraceError(
-            "\n".join([f"{_name_of(fn)} is given what is no array of JAX:", *faults])
-            + "\nmake it a static field of its class (metadata, aux_data), or close over it"
+            "\n".join([f"{_name_of(fn)} is given what is not an array of JAX:", *faults, repair])
         )
     return args
+
+
+def _made_by(value: Any, package: str) -> bool:
+    """Whether a value is of a class that a package has, or of one derived from such a class."""
+    return any(one.__module__.split(".")[0] == package for one in type(value).__mro__)
 
 
 def _nothing(fn: Returning, args: Any) -> str:
@@ -201,6 +214,22 @@ def _nothing(fn: Returning, args: Any) -> str:
     )
 
 
+def _of_framework(fn: Callable[..., Any], why: str) -> str:
+    """What a model of Keras or PyTorch lacks as a step; empty for anything else."""
+    if _made_by(getattr(fn, "__self__", None), "keras"):
+        return (
+            f"\n{_name_of(fn)} is a method of a Keras model, whose variables would be constants of "
+            "the step: write a step of its stateless_call and its optimizer's stateless_apply, "
+            "which take the variables as arguments (docs/start/keras.md has one)"
+        )
+    if _made_by(fn, "torch") or ("must be Tensor" in why and "Tracer" in why):
+        return (
+            "\na module of PyTorch takes tensors, not arrays: torchax.extract_jax makes of it its "
+            "arrays and a function of JAX (docs/start/torchax.md)"
+        )
+    return ""
+
+
 def _traced(fn: Returning, abstract: Any) -> Any:
     """What JAX makes of the function. Raises TraceError."""
     try:
@@ -209,7 +238,7 @@ def _traced(fn: Returning, abstract: Any) -> Any:
     except InPlaceError as error:
         raise TraceError(str(error)) from error
     except (Exception, SystemExit) as error:
-        where = compat.user_line_of_error(error)
+        where = compat.user_line_of_error(error) or compat.library_line_of_error(error)
         why = f"{type(error).__name__}: {error}"
         if isinstance(error, RecursionError):
             limit = sys.getrecursionlimit()
@@ -220,6 +249,7 @@ def _traced(fn: Returning, abstract: Any) -> Any:
         raise TraceError(
             f"{_name_of(fn.fn)} does not trace{' at ' + where if where else ''}: {why}"
             f"{fn.hint()}{_nothing(fn, abstract) if 'NoneType' in why else ''}"
+            f"{_of_framework(fn.fn, why)}"
         ) from error
 
 
@@ -239,11 +269,18 @@ def _opened(closed: Any) -> Any:
         raise TraceError(str(error)) from error
 
 
-def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
-    """Refuse Refs that are no arguments. Raises TraceError."""
+def _check_closed_over(closed: Any, arguments: int, fn: Callable[..., Any]) -> None:
+    """Refuse Refs that are not arguments, and values of another trace. Raises TraceError."""
+    if left := closed.in_avals[: len(closed.in_avals) - arguments]:
+        raise TraceError(
+            f"{_name_of(fn)} reads what is traced outside of it: {', '.join(map(str, left))}. "
+            "What it calls keeps a value between calls (a random key, a counter), or it closes "
+            "over a value of a function that is being traced; pass such values as arguments, and "
+            "return those that change"
+        )
     if closed_over := [constant for constant in closed.consts if is_ref(constant)]:
         raise TraceError(
-            f"{_name_of(fn)} reads or changes Refs that are no arguments of it: "
+            f"{_name_of(fn)} reads or changes Refs that are not arguments of it: "
             f"{', '.join(str(jax.typeof(one)) for one in closed_over)}; pass them as arguments, so "
             "that a plan can say how they lie"
         )

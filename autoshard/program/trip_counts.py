@@ -62,7 +62,7 @@ def checked(given: Any) -> int | list[int] | dict[str, int]:
     """`trip_counts` in the form in which plans keep it; loops that go by a number have it as text.
 
     Raises:
-      ValueError: a trip count is no whole number from 0 on.
+      ValueError: a trip count is not a whole number from 0 on.
     """
     if isinstance(given, Mapping):
         return {str(key): _count(one, f"trip_counts[{key!r}]") for key, one in given.items()}

@@ -13,6 +13,7 @@ from autoshard.plan.decisions import Decisions, Reshard
 from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import within
 from autoshard.plan.plan import Baseline, MeshShape, Plan, Proof
+from autoshard.plan.work import work_of
 from autoshard.program.facts import Facts
 from autoshard.program.fingerprint import marks
 from autoshard.program.layout import to_partition_spec
@@ -49,6 +50,7 @@ def assemble(
       notes: what else a reader should know.
     """
     program = prices.program
+    own = prices.machine.chip.compiler
     return Plan(
         program=program.name,
         fingerprint=program.fingerprint,
@@ -71,10 +73,12 @@ def assemble(
         corrections=prices.corrections,
         requirements=requirements,
         product_orders=prices.dataflow.product_orders,
-        belief=belief(prices.machine.chip.compiler.name),
+        belief=belief(own.name, own.flags),
+        flags=own.flags,
         notes=notes,
         marks=marks(program.outline),
         argument_names=program.argument_names,
+        work=work_of(program, (prices.machine,)),
     )
 
 
@@ -104,6 +108,7 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
     Raises:
       InconsistentPlanError: the decisions are not for this program.
     """
+    own = prices.machine.chip.compiler
     evaluation = evaluate(prices, plan.decisions, plan.mesh.names)
     return replace(
         plan,
@@ -113,7 +118,8 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
         reshards=reshards_of(prices, plan.decisions),
         corrections=prices.corrections,
         product_orders=prices.dataflow.product_orders,
-        belief=belief(prices.machine.chip.compiler.name),
+        belief=belief(own.name, own.flags),
+        flags=own.flags,
     )
 
 

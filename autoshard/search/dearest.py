@@ -34,7 +34,7 @@ class Dear:
       type: type and layout of one, as `f32[8@x, 4]`.
       count: how many of them there are.
       exposed_seconds, seconds: of their collectives in a step, exposed and in all.
-      bytes: what all of them hold on a device; 0 where they are no arguments or results.
+      bytes: what all of them hold on a device; 0 where they are not arguments or results.
     """
 
     target: str

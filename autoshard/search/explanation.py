@@ -8,9 +8,12 @@ from typing import Any
 
 from autoshard.program.layout import Layout
 from autoshard.search.provenance import Origin
-from autoshard.units import counted, format_bytes, format_seconds
+from autoshard.terminal import paragraph
+from autoshard.units import counted, format_bytes, format_percent, format_seconds
 
 SHOWN = 4
+WIDEST = 26
+"""Columns of an alternative's type, before its price."""
 EXACT = 1e-6
 """If a price is proven to within this fraction of the step, the text omits its bound."""
 
@@ -38,8 +41,8 @@ class Alternative:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, but for the layout, which is shown as a type."""
-        parts = ("step_seconds", "peak_bytes", "bound", "others", "note")
-        bound = {"bound": self.bound if math.isfinite(self.bound) else None}
+        parts = ("step_seconds", "peak_bytes", "others", "note")
+        bound = {"bound_seconds": self.bound if math.isfinite(self.bound) else None}
         return {name: getattr(self, name) for name in parts} | bound | {"changes": [*self.changes]}
 
 
@@ -75,21 +78,25 @@ class Explanation:
     host: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{self.shown} is {self.layouts[0]}"]
-        lines += [f"  and is read as {copy}" for copy in self.layouts[1:]]
-        lines += [f"  {origin}" for origin in self.origins]
-        lines += [f"  {said}" for said in (*self.kernels, *self.host)]
+        said = [f"and is read as {copy}" for copy in self.layouts[1:]]
+        said += [*map(str, self.origins), *self.kernels, *self.host]
         for text, saved in self.requirements:
             gain = f"costs {format_seconds(saved)} a step" if saved > 0 else "costs nothing"
-            lines.append(f"  required: {text}: {gain}")
-        if self.memory:
-            lines.append(f"  {self.memory}")
+            said.append(f"required: {text}: {gain}")
+        said += [self.memory] if self.memory else []
+        lines = [paragraph(f"{self.shown} is {self.layouts[0]}", hanging=2)]
+        lines += [paragraph(one, indent=2, hanging=2) for one in said]
         if self.alternatives:
-            exact = "" if self.gap <= EXACT else f", each to {self.gap:.2%} as is the plan itself"
+            exact = (
+                ""
+                if self.gap <= EXACT
+                else f", each to {format_percent(self.gap, '.2f')} as is the plan itself"
+            )
             lines.append(f"  other layouts, all else decided anew{exact}:")
         for one, shown in zip(self.alternatives, self.types, strict=True):
-            lines.append(f"    {shown:<40} {priced(one, self.step_seconds, self.peak_bytes)}")
-            lines += [f"      {change}" for change in one.changes[:SHOWN]]
+            price = priced(one, self.step_seconds, self.peak_bytes)
+            lines.append(paragraph(f"{shown:<{WIDEST}} {price}", indent=4, hanging=WIDEST + 1))
+            lines += [paragraph(change, indent=6, hanging=2) for change in one.changes[:SHOWN]]
             more = len(one.changes) - SHOWN
             if more > 0:
                 lines.append(f"      and {more} more of the inputs and results")
@@ -137,15 +144,22 @@ class Difference:
     def __str__(self) -> str:
         (mine, there), (own, theirs) = self.seconds, self.bytes
         lines = [
-            f"the other plan takes {format_seconds(there)} and {format_bytes(theirs)}, this one "
-            f"{format_seconds(mine)} and {format_bytes(own)}",
-            f"what lies otherwise: {len(self.changes)} of the inputs and results, and "
-            f"{counted(self.others, 'value')} inside of the step",
-            *(f"  {change}" for change in self.changes),
+            paragraph(
+                f"the other plan takes {format_seconds(there)} and {format_bytes(theirs)}, this "
+                f"one {format_seconds(mine)} and {format_bytes(own)}"
+            ),
+            paragraph(
+                f"what is laid out otherwise: {len(self.changes)} of the inputs and results, and "
+                f"{counted(self.others, 'value')} inside the step"
+            ),
+            *(paragraph(change, indent=2, hanging=2) for change in self.changes),
         ]
         if self.alone:
             lines.append("each of them alone, all else decided anew:")
-        lines += [f"  {shown}: {priced(one, mine, own)}" for shown, one in self.alone]
+        lines += [
+            paragraph(f"{shown}: {priced(one, mine, own)}", indent=2, hanging=2)
+            for shown, one in self.alone
+        ]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:

@@ -18,9 +18,11 @@ from autoshard.program.notes import notes_of
 from autoshard.search.all_shapes import Explored, InfeasibleError
 from autoshard.search.alternatives import Priced, alternatives
 from autoshard.search.assemble import assemble, forecasted
+from autoshard.search.flags import flags_notes
 from autoshard.search.mesh_axes import coarsest_form
 from autoshard.search.one_shape import MeshSearcher
 from autoshard.search.options import SearchOptions
+from autoshard.search.scheduled.near import WORTH, fastest_scheduled
 from autoshard.search.schemes_priced import baseline_rows
 from autoshard.search.schemes_solved import SCHEME_SECONDS
 from autoshard.solve.limit_hit import LimitHit
@@ -49,12 +51,14 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
     assert demands is not None
     free_mesh, table = asked.mesh is None, found.table
     waits = found.limit_hit is not LimitHit.INTERRUPTED
+    if asked.by_schedule and free_mesh and waits:
+        found = fastest_scheduled(searcher, found, demands)
     rows = baseline_rows(searcher, found.shape) if asked.baselines and waits else []
-    best, schemes = _best_of(searcher, found, rows, demands)
+    best, schemes = _best_of(searcher, found, rows, demands, asked)
     if waits and not fits(best[3].estimate, searcher.limit):
         # A scheme may fit in the order in which the compiler runs it.
         more = baseline_rows(searcher, found.shape, least=SCHEME_SECONDS)
-        best, _ = _best_of(searcher, found, more, demands)
+        best, _ = _best_of(searcher, found, more, demands, asked)
     if free_mesh:
         best = _coarsest(searcher, best, demands)
     shape, decisions, _, evaluation = best
@@ -82,6 +86,7 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
             requirements=demands.verdicts(paid, chosen, mesh),
             notes=(
                 *_machine_notes(searcher),
+                *(flags_notes(one, searcher.limit) if asked.baselines and waits else ()),
                 *notes_of(searcher.program),
                 *([copies] if copies else []),
                 *demands.notes(mesh),
@@ -118,6 +123,7 @@ def _best_of(
     found: Explored,
     rows: list[tuple[Baseline, Priced | None]],
     demands: Demands,
+    asked: SearchOptions,
 ) -> _Best:
     """Return the plan found, or a better scheme; if none fits, the one with the least memory."""
     shape, prices = found.shape, searcher.prices(found.shape.sizes)
@@ -130,7 +136,10 @@ def _best_of(
         dues = demands.penalty(evaluation, decisions, shape)
         if not fits(evaluation.estimate, searcher.limit):
             return True, needed_bytes(evaluation.estimate)
-        return False, evaluation.estimate.step_seconds + dues
+        if not asked.by_schedule or not fits(own[3].estimate, searcher.limit):
+            return False, evaluation.estimate.step_seconds + dues
+        worth = 1.0 if one is own else 1.0 / (1.0 - WORTH)
+        return False, worth * (evaluation.estimate.expected_seconds + dues)
 
     schemes = [scheme for _, scheme in rows if scheme is not None]
     return _Best(min([own, *schemes], key=rank), schemes)

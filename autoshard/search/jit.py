@@ -22,7 +22,6 @@ import inspect
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan, PlanError
 from autoshard.program.fingerprint import alike_but_for_weak_types
 from autoshard.program.state.constants import as_arrays, hold
-from autoshard.program.trace import Program, trace
+from autoshard.program.trace import Program, trace, with_arrays
 from autoshard.search.meshes.devices import this_machine
 from autoshard.search.options import SearchOptions
 from autoshard.search.search import candidates
@@ -146,7 +145,7 @@ class PlannedJit:
         """The step for these arguments, planned if it is not yet, and those that are not static."""
         call = _Call.of(self._signature, args, kwargs, self._static)
         dynamic = hold(call.dynamic)
-        key = _kinds(dynamic, call)
+        key = _kinds(with_arrays(dynamic, self._fn), call)
         if key not in self._steps:
             lowered = self._planned_for(call)
             wanted = [_kind(leaf) for leaf in jax.tree.leaves(dynamic)]
@@ -361,7 +360,7 @@ def _kind(leaf: Any) -> tuple[Any, ...]:
 def _strong(given: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Arguments with strong types in place of weak ones, as shapes; None where there are none.
 
-    Numbers of Python stay where some leaf is no array: they may be settings of a module.
+    Numbers of Python stay where some leaf is not an array: they may be settings of a module.
     """
     numbers = jax.tree.structure(hold(given)) == jax.tree.structure(given)
     found = False
@@ -380,6 +379,8 @@ def _strong(given: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 def _kept_at(program: Program, machine: Machine, asked: SearchOptions) -> Path:
     """Where the plan of a program for a machine is kept, by everything that it depends on."""
+    from autoshard import __version__
+
     words = {one.name: getattr(asked, one.name) for one in fields(asked) if one.name != "progress"}
-    question = (version("autoshard"), program.fingerprint, machine, words)
+    question = (__version__, program.fingerprint, machine, words)
     return cache_folder() / "plans" / f"{hashlib.sha256(repr(question).encode()).hexdigest()}.json"

@@ -58,6 +58,9 @@ class SearchOptions:
         them, and for stacks of loops that wait in the memory of the host, too.
       accumulate: numbers of microbatches to choose from: the step works on so many equal parts of
         its batch, one after another (`autoshard.program.microbatches`).
+      by_schedule: where the compiler schedules every plan on its own, whether that decides among
+        plans that cost nearly the same, and whether to search again with the share of collectives
+        that its schedule waits for (`autoshard.search.scheduled`).
       count: the number of plans wanted; see `autoshard.search.alternatives`.
 
     Raises:
@@ -81,6 +84,7 @@ class SearchOptions:
     corrections: Corrections = NONE
     remat: Remat = "respect"
     accumulate: Sequence[int] = (1,)
+    by_schedule: bool = True
     count: int = 1
 
     def __post_init__(self) -> None:

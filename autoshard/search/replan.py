@@ -34,7 +34,7 @@ from autoshard.program.trace import Program
 from autoshard.search.assemble import assemble, forecasted, prices_of
 from autoshard.search.search import InfeasibleError, search
 from autoshard.search.warm_start import is_like
-from autoshard.units import format_seconds
+from autoshard.units import format_percent, format_seconds
 
 ONE_BY_ONE = 4
 """Up to this many changes, the curve has a point for each count; beyond, the count doubles."""
@@ -61,7 +61,7 @@ class Replanned:
         first = self.curve[0].plan.proof.objective
         for point in self.curve:
             seconds = point.plan.proof.objective
-            gain = f"{100 * (first - seconds) / first:.2f} %" if first > 0 else "-"
+            gain = format_percent((first - seconds) / first, ".2f") if first > 0 else "-"
             names = ", ".join(point.changed)
             lines.append(f"{point.changes:>7}  {format_seconds(seconds):<10}  {gain:<8} {names}")
         return "\n".join(line.rstrip() for line in lines)
@@ -107,6 +107,7 @@ def replan(
                 mesh=dict(zip(before.mesh.names, before.mesh.sizes, strict=True)),
                 requirements=(*requirements, limit),
                 start=start,
+                by_schedule=False,
                 **{"baselines": False, **options},
             )
         except InfeasibleError:

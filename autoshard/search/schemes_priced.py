@@ -18,6 +18,7 @@ from autoshard.search.assemble import forecasted
 from autoshard.search.mesh_axes import split_axis
 from autoshard.search.one_shape import MeshSearcher
 from autoshard.search.schemes_solved import solved_scheme
+from autoshard.units import format_percent
 
 GRACE_SECONDS, GRACE = 0.5, 0.08
 """Schemes may take so long, and this share of the time limit, after it."""
@@ -80,7 +81,7 @@ def _row(
     evaluation = forecasted(prices, decisions, plain)
     broken = _broken(searcher, shape, decisions, evaluation)
     gap = found.report.gap
-    note = "" if gap < UNSEEN else f"at its best up to {100 * gap:.1f} % faster"
+    note = "" if gap < UNSEEN else f"at its best up to {format_percent(gap)} faster"
     estimate = evaluation.estimate
     row = Baseline(scheme.name, estimate.step_seconds, needed_bytes(estimate), broken or note)
     return row, None if broken else (shape, decisions, prices, evaluation)

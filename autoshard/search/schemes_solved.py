@@ -62,7 +62,11 @@ def solved_scheme(scheme: Scheme, built: Built, seconds: float) -> tuple[Outcome
         outcome = _solve(built, scheme.pins(built), seconds)
     except DoesNotApplyError as error:
         return None, str(error)
-    return (outcome, "") if outcome.solution is not None else (None, "no plan")
+    if outcome.solution is not None:
+        return outcome, ""
+    if outcome.status is Status.INFEASIBLE:
+        return None, "its layouts exclude each other on this mesh"
+    return None, "no plan of it was found in time"
 
 
 def _solve(built: Built, pins: Pins, seconds: float) -> Outcome:

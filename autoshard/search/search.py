@@ -28,6 +28,7 @@ from autoshard.search.padded_steps import with_notes, with_sentences, without_th
 from autoshard.search.padding import paddings, unpriced
 from autoshard.search.prepare import MeshError, prepare
 from autoshard.search.progress import SearchProgress
+from autoshard.search.scheduled.overlap import searched_again
 
 __all__ = [
     "InfeasibleError",
@@ -62,6 +63,7 @@ def search(
     known_bound: float = 0.0,
     remat: Remat = "respect",
     accumulate: Sequence[int] = (1,),
+    by_schedule: bool = True,
 ) -> Plan:
     """Return the best plan found for `program` on `machine`.
 
@@ -69,8 +71,8 @@ def search(
       program: the traced program, from `autoshard.trace`.
       machine: a `Machine`, the name of a preset such as `v5p-64`, or the path of a TOML file.
       mesh, memory_limit, time_limit, gap, baselines, fold, progress, options, requirements,
-        constraints, complete, join_sums, start, known_bound, remat, accumulate: see
-        `autoshard.search.SearchOptions`.
+        constraints, complete, join_sums, start, known_bound, remat, accumulate, by_schedule:
+        see `autoshard.search.SearchOptions`.
 
     Raises:
       MeshError: the mesh does not use all chips, or an axis divides nothing.
@@ -98,6 +100,7 @@ def search(
         known_bound=known_bound,
         remat=remat,
         accumulate=accumulate,
+        by_schedule=by_schedule,
     )
     return candidates(program, machine, words)[0]
 
@@ -115,6 +118,14 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
         plans = search_rewrites(program, machine, asked)
         why = "--remat and --accumulate"
         return with_sentences(plans, unpriced(program, machine.chips, why))
+
+    def find(now: SearchOptions) -> list[Plan]:
+        return _as_written(program, machine, now)
+
+    return searched_again(find, program, machine, asked)
+
+
+def _as_written(program: Program, machine: Machine, asked: SearchOptions) -> list[Plan]:
     tried = paddings(program, machine.chips) if asked.baselines else []
     searcher, shapes = prepare(program, machine, without_their_time(asked, tried))
     plans = finish(searcher, explore_fitting(searcher, shapes), asked)

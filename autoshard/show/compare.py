@@ -10,12 +10,13 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import collective_name
 from autoshard.plan.text.transfers import exposed_seconds
+from autoshard.plan.work import work_texts
 from autoshard.show.document import document, head
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.plots import Bar, bars, legend
 from autoshard.show.sections import bytes_cell, seconds_cell
 from autoshard.show.verdict import Answer, verdict
-from autoshard.units import counted, format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_percent, format_seconds
 
 NAMES = ("A", "B")
 
@@ -55,6 +56,9 @@ def _faster(plans: Plans) -> Answer:
         work = _less(_chip_seconds(plans), "takes as many chip-seconds as", "takes less of them")
         spent = " and ".join(map(format_seconds, _chip_seconds(plans)))
         detail += f", on {chips[0]:,} and {chips[1]:,} chips: {spent} of chips; {work}"
+    for name, plan in zip(NAMES, plans, strict=True):
+        if told := work_texts(plan.work, plan.estimate.step_seconds, _chips(plan)):
+            detail += f"; {name}: {'; '.join(told)}"
     return Answer("Which is faster?", said, detail)
 
 
@@ -77,7 +81,12 @@ def _surer(plans: Plans) -> Answer:
     told = [next(a for a in verdict(p).answers if a.question == "How sure?") for p in plans]
     said = "; ".join(f"{name}: {one.said}" for name, one in zip(NAMES, told, strict=True))
     same = plans[0].fingerprint == plans[1].fingerprint
-    words = "of the same program" if same else "of different programs, so that steps may differ"
+    words = (
+        "each of the plans of the same program"
+        if same
+        else "the plans were made for programs that differ in code, shapes or what the backward "
+        "pass is left: a step of one may do other work than a step of the other"
+    )
     return Answer("How sure?", said, words)
 
 
@@ -85,7 +94,7 @@ def _less(values: list[float], same: str, better: str) -> str:
     low, high = sorted(values)
     if high <= low * (1 + 1e-9):
         return f"A {same} B"
-    share = f", by {100 * (1 - low / high):.1f} %" if high > 0 else ""
+    share = f", by {format_percent(1 - low / high)}" if high > 0 else ""
     return f"{NAMES[values.index(low)]} {better}{share}"
 
 
@@ -121,6 +130,7 @@ def _figures(plans: Plans) -> Markup:
         sized["host memory"] = [float(one.host_bytes) for one in estimates]
     rows = [_row(name, values, seconds_cell) for name, values in timed.items()]
     rows += [_row(name, values, bytes_cell) for name, values in sized.items()]
+    rows += _throughput(plans)
     words = [
         (name, *(get(plan) for plan in plans))
         for name, get in (
@@ -132,6 +142,23 @@ def _figures(plans: Plans) -> Markup:
     ]
     columns = [Column(""), *(Column(name, words=True) for name in NAMES)]
     return join(table(columns, words), table(_columns("figure"), rows, sorts=True))
+
+
+def _throughput(plans: Plans) -> list[tuple[str | Cell, ...]]:
+    """Tokens a second, of one chip, and MFU, where both plans know them."""
+    works = [plan.work for plan in plans if plan.work is not None]
+    if len(works) < len(plans):
+        return []
+    steps = [plan.estimate.step_seconds for plan in plans]
+    rows = []
+    if min(steps) > 0 and all(work.tokens for work in works):
+        rates = [(work.tokens or 0) / step for work, step in zip(works, steps, strict=True)]
+        each = [rate / _chips(plan) for rate, plan in zip(rates, plans, strict=True)]
+        rows.append(_row("tokens/s", rates, lambda rate: Cell(f"{rate:,.0f}", rate)))
+        rows.append(_row("tokens/s of a chip", each, lambda rate: Cell(f"{rate:,.0f}", rate)))
+    used = [work.utilisation(step) for work, step in zip(works, steps, strict=True)]
+    rows.append(_row("MFU", used, lambda share: Cell(format_percent(share), share)))
+    return rows
 
 
 def _seconds(plans: Plans) -> Markup:

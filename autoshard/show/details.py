@@ -17,7 +17,7 @@ from autoshard.show.sections import arrows, bytes_cell, seconds_cell, transfers
 from autoshard.show.sensitivity import Gain
 from autoshard.show.verdict import chip_seconds
 from autoshard.study.advice import Advice
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import format_bytes, format_percent, format_seconds
 
 MOST_HOLDINGS, MOST_WORK, MOST_BARS = 40, 60, 10
 ADVISED = (
@@ -200,7 +200,9 @@ def gains_table(
     rows = []
     for gain in gains:
         saved = 1 - gain.step_seconds / now if now > 0 else 0.0
-        rows.append((gain.change, cell(gain.step_seconds), Cell(f"{saved:.2%}", saved)))
+        rows.append(
+            (gain.change, cell(gain.step_seconds), Cell(format_percent(saved, ".2f"), saved))
+        )
     return join(element("p", said, class_="soft"), table(columns, rows, sorts=True))
 
 

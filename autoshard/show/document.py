@@ -8,14 +8,18 @@ versions()                         its last rows: what made it
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from importlib import metadata, resources
 
 from autoshard.show.html import Markup, element, join
 from autoshard.show.verdict import Answer
+from autoshard.units import held_together
 
 Section = tuple[str, str, Markup | None]
 """Key, title and content; a section without content is left out."""
+_OPTION = re.compile(r"(?<!\S)(--[a-z][\w-]*(?: [\w.-]*\w)?)")
+_BUTTON = re.compile(r"<button\b[^>]*>(.*?)</button>", re.DOTALL)
 PACKAGES = ("autoshard", "jax", "jaxlib", "numpy", "scipy", "ortools", "highspy")
 
 
@@ -53,8 +57,8 @@ def head(
         element(
             "div",
             element("div", one.question, class_="question"),
-            element("div", one.said, class_=f"said{colours[one.good]}"),
-            element("div", one.detail, class_="detail"),
+            element("div", held_together(one.said), class_=f"said{colours[one.good]}"),
+            element("div", *_in_pieces(held_together(one.detail)), class_="detail"),
             class_="answer",
         )
         for one in answers
@@ -62,10 +66,25 @@ def head(
     return join(
         element("h1", name),
         element("div", about, class_="soft"),
-        element("p", line, class_="verdict"),
+        element("p", held_together(line), class_="verdict"),
         element("div", *boxes, class_=f"answers of{len(boxes)}"),
         *(element("p", f"Left out: {why}", class_="warn") for why in missing),
     )
+
+
+def _in_pieces(text: str) -> Iterator[Markup | str]:
+    """A text whose options, such as `--remat search`, stay in one line."""
+    for k, part in enumerate(_OPTION.split(text)):
+        yield element("code", part, class_="whole") if k % 2 else part
+
+
+def fragment(*content: Markup | None) -> Markup:
+    """A part of a page as a notebook shows it, with the style that it needs.
+
+    It has no script, without which headings of tables sort nothing: they are no buttons here.
+    """
+    main = _BUTTON.sub(r"\1", element("main", *content))
+    return element("div", style(), Markup(main), class_="autoshard")
 
 
 def versions() -> tuple[tuple[str, str], ...]:

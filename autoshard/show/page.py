@@ -23,7 +23,7 @@ from autoshard.show.details import (
     memory_section,
     sensitivity_section,
 )
-from autoshard.show.document import document, head, style, versions
+from autoshard.show.document import document, fragment, head, versions
 from autoshard.show.html import Column, Markup, element, join, table
 from autoshard.show.profile import Profile
 from autoshard.show.robust_section import robust_section
@@ -87,19 +87,13 @@ def page(material: Material) -> str:
     return document(title, _head(plan, told, material.missing), body)
 
 
-def fragment(plan: Plan) -> str:
+def plan_fragment(plan: Plan) -> str:
     """What a notebook shows of a plan: the verdict, the schemes, the layouts."""
-    return element(
-        "div",
-        style(),
-        element(
-            "main",
-            _head(plan, verdict(plan), ()),
-            sections.baselines(plan),
-            element("h3", "Layouts"),
-            sections.layouts(plan),
-        ),
-        class_="autoshard",
+    return fragment(
+        _head(plan, verdict(plan), ()),
+        sections.baselines(plan),
+        element("h3", "Layouts"),
+        sections.layouts(plan),
     )
 
 
@@ -134,9 +128,7 @@ def _assumptions(material: Material) -> Markup:
         rows = [(a, b, linked(c), d) for a, b, c, d in rows]
         blocks.append(table(columns, rows))
     if material.plan.corrections.to_json() != type(material.plan.corrections)().to_json():
-        blocks.append(
-            element("p", f"Corrected by compiled plans: {material.plan.corrections.to_json()}")
-        )
+        blocks.append(element("p", f"Prices are corrected: {material.plan.corrections.to_json()}"))
     return join(*blocks)
 
 

@@ -6,6 +6,14 @@ from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.sections import bytes_cell, facts, seconds_cell
 from autoshard.study.robust.record import NumberRow, PlanRow, Robust
 from autoshard.study.robust.show import after, amount, fits, percent, stays, verdict
+from autoshard.units import held_together
+
+NUMBERS = (
+    "inside, within: where the plan stays best, none is cheaper by more than this; another plan "
+    "saves: the best one known, at the worse end of the range; or at most: no plan saves more "
+    "there; regret, once measured: how far the plan of least regret is behind at worst when this "
+    "number is known."
+)
 
 
 def robust_section(found: Robust) -> Markup:
@@ -16,16 +24,16 @@ def robust_section(found: Robust) -> Markup:
         Column("taken for", True),
         Column("range"),
         Column("the plan stays best"),
-        Column("between, within", True),
-        Column("another saves", True),
-        Column("at most", True),
-        Column("least regret, if known", True),
-        Column("which", words=True),
+        Column("inside, within", True),
+        Column("another plan saves", True),
+        Column("or at most", True),
+        Column("regret, once measured", True),
+        Column("beyond, the best plan", words=True),
     ]
     blocks: list[Markup | None] = [said]
     if found.numbers:
         rows = [_number(row) for row in found.numbers]
-        blocks += [table(columns, rows, sorts=True)]
+        blocks += [table(columns, rows, sorts=True), element("p", NUMBERS, class_="soft")]
     if found.memory:
         rows = [
             (row.name, f"{amount(row, row.taken)}: it fits with {fits(row)}")
@@ -53,10 +61,10 @@ def robust_section(found: Robust) -> Markup:
 
 def _number(row: NumberRow) -> tuple[Cell | str, ...]:
     return (
-        _unbroken(row.name),
+        held_together(row.name),
         Cell(amount(row, row.taken), row.taken),
-        _unbroken(f"{amount(row, row.low)} to {amount(row, row.high)}"),
-        _unbroken(stays(row)),
+        held_together(f"{amount(row, row.low)} to {amount(row, row.high)}"),
+        held_together(stays(row)),
         _share(row.within),
         _share(row.saved),
         _share(row.most_saved),
@@ -81,11 +89,6 @@ def _plan(found: Robust, number: int, row: PlanRow) -> tuple[Cell | str, ...]:
         _share(row.anywhere),
         row.layouts,
     )
-
-
-def _unbroken(text: str) -> str:
-    """Text that stays on one line, so that rows stay low."""
-    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _share(share: float | None) -> Cell:

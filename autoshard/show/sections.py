@@ -144,7 +144,7 @@ def baselines(plan: Plan) -> Markup | None:
     columns = [
         Column("scheme on this mesh"),
         Column("step", True),
-        Column("/ plan", True),
+        Column("step / this plan's", True),
         Column("peak", True),
         Column("note", words=True),
     ]
@@ -281,7 +281,7 @@ def _drawing(kind: str, spec: Any, mesh: Mapping[str, int]) -> Markup | None:
     try:
         return svg(layout_grid(shape, spec, mesh))
     except LayoutError:
-        return None  # a type that is no plain array
+        return None  # a type that is not a plain array
 
 
 def requirements(plan: Plan) -> Markup | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,14 +13,14 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.text.moves import alike_moves, collective_name
 from autoshard.plan.text.page import proof_text, share
 from autoshard.plan.text.transfers import exposed_seconds
+from autoshard.plan.work import work_of, work_texts
 from autoshard.program.flops import is_matrix_op
 from autoshard.show.profile import Profile
 from autoshard.show.scheme_line import scheme_line
 from autoshard.show.sensitivity import Gain
 from autoshard.study.advice import Advice
 from autoshard.study.measured_errors import measured_text
-from autoshard.study.whatif.facts import model_flops, tokens_per_step
-from autoshard.units import format_bytes, format_gap, format_seconds
+from autoshard.units import format_bytes, format_gap, format_percent, format_seconds
 
 NEARLY_FULL = 0.95
 """From this share of the memory limit on, memory is named among what binds."""
@@ -82,20 +83,19 @@ def verdict(
     if found is not None:
         line = f"{which.said}: {line}"
     if (best := _best(plan, advice)) is not None:
-        line += f"; {best.what} would save {100 * best.saved(plan):.1f} %"
+        line += f"; {best.what} would save {format_percent(best.saved(plan))}"
     elif _more_memory(plan, gains) is None and gains and _gain(plan, gains[0]) >= NOTHING:
         line += f"; {helps.said} would save {_saved(plan, gains[0])}"
     return Verdict(f"{line[0].upper()}{line[1:]}.", answers)
 
 
-def flop_utilisation(found: Profile) -> tuple[float, float]:
-    """What the model needs, and what the step computes, over the matrix units' peak in its time.
+def hardware_utilisation(found: Profile) -> float:
+    """FLOP of matrix products that the step computes, over the matrix units' peak in its time.
 
-    Both count FLOP of matrix products at their dtypes' peaks on all chips. The first (MFU) leaves
-    out what is computed again for the backward pass (`jax.checkpoint`).
+    At their dtypes' peaks on all chips, with what is computed again for the backward pass
+    (`jax.checkpoint`), which MFU leaves out.
     """
     program, chip = found.program, found.machine.chip
-    needed = sum(flop / chip.matmul_flops(dtype) for dtype, flop in model_flops(program).items())
     busy = 0.0
     for op in program.ops:
         if is_matrix_op(op.primitive):
@@ -103,9 +103,7 @@ def flop_utilisation(found: Profile) -> tuple[float, float]:
             dtype = program.values[values[0]].dtype if values else "float32"
             busy += op.product_flops * op.trips * op.weight / chip.matmul_flops(dtype)
     step = found.plan.estimate.step_seconds
-    if step <= 0:
-        return 0.0, 0.0
-    return needed / found.machine.chips / step, busy / found.machine.chips / step
+    return busy / found.machine.chips / step if step > 0 else 0.0
 
 
 def _which(plan: Plan, found: Profile | None) -> Answer:
@@ -120,7 +118,7 @@ def _which(plan: Plan, found: Profile | None) -> Answer:
         return Answer("Which plan?", said, "no well-known scheme that fits was priced")
     seconds, name = min(fitting)
     ratio = seconds / step
-    faster = f"{100 * ratio - 100:.1f} % faster than"
+    faster = f"{format_percent(ratio - 1)} faster than"
     if ratio > 1.1:
         faster = f"{ratio:.2f} times as fast as"
     elif abs(ratio - 1) < NOTHING:
@@ -143,16 +141,15 @@ def _fast(plan: Plan, found: Profile | None) -> Answer:
         f"a step; {format_seconds(estimate.lower_seconds)} if every collective were hidden, "
         f"{format_seconds(estimate.upper_seconds)} if none"
     )
-    if found is not None:
-        tokens = tokens_per_step(found.program)
-        if tokens and estimate.step_seconds > 0:
-            rate = tokens / estimate.step_seconds
-            each = rate / found.machine.chips
-            detail += f"; {rate:,.0f} tokens/s, {each:,.0f} a chip"
-        needed, busy = flop_utilisation(found)
-        detail += f"; MFU {100 * needed:.1f} %"
-        if busy > 1.01 * needed:
-            detail += f", {100 * busy:.1f} % with what is computed again"
+    work = plan.work
+    if work is None and found is not None:
+        work = work_of(found.program, (found.machine,))
+    chips = math.prod(plan.mesh.sizes)
+    detail = "; ".join([detail, *work_texts(work, estimate.step_seconds, chips)])
+    if found is not None and work is not None:
+        busy = hardware_utilisation(found)
+        if busy > 1.01 * work.utilisation(estimate.step_seconds):
+            detail += f", {format_percent(busy)} with what is computed again"
     if plan.compiled is not None:
         seconds = format_seconds(plan.compiled["step_seconds"])
         detail += f"; compiled by XLA:{plan.compiled['compiler'].upper()}: {seconds}"
@@ -267,7 +264,7 @@ def _more_memory(plan: Plan, gains: Sequence[Gain]) -> tuple[str, str] | None:
         return None
     detail = (
         f"{name} with {format_bytes(size)} per device takes {format_seconds(seconds)}, "
-        f"{100 * (1 - seconds / step):.1f} % less; what fits may come near to it with "
+        f"{format_percent(1 - seconds / step)} less; what fits may come near to it with "
         "--remat search, --accumulate 1,2,4 or more chips"
     )
     return "more memory", detail
@@ -279,13 +276,13 @@ def advised(plan: Plan, one: Advice) -> str:
     if one.chips > 1 and one.seconds > 0:
         faster = plan.estimate.step_seconds / one.seconds
         return f"{faster:.2f} times as fast, {chip_seconds(plan, one)} chip-seconds"
-    return f"saves {100 * saved:.1f} % of the seconds for the same work"
+    return f"saves {format_percent(saved)} of the seconds for the same work"
 
 
 def chip_seconds(plan: Plan, one: Advice) -> str:
     """How many chip-seconds more or less the plan's work takes with advice: `12.5 % less`."""
     saved = one.saved(plan)
-    return f"{100 * abs(saved):.1f} % {'less' if saved >= 0 else 'more'}"
+    return f"{format_percent(abs(saved))} {'less' if saved >= 0 else 'more'}"
 
 
 def _gain(plan: Plan, gain: Gain) -> float:
@@ -294,4 +291,4 @@ def _gain(plan: Plan, gain: Gain) -> float:
 
 
 def _saved(plan: Plan, gain: Gain) -> str:
-    return f"{100 * _gain(plan, gain):.1f} %"
+    return format_percent(_gain(plan, gain))

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from autoshard.solve.allowed import Allowed
 from autoshard.solve.limit_hit import LimitHit
-from autoshard.units import counted
+from autoshard.units import counted, format_percent
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -284,7 +284,7 @@ class Report:
         hit = f", {self.limit_hit.message}" if self.limit_hit else ""
         return (
             f"{self.status.name.lower()}: objective {self.objective:.9g}, bound "
-            f"{self.bound:.9g}, gap {self.gap:.3%}, {self.seconds:.2f} s{hit}"
+            f"{self.bound:.9g}, gap {format_percent(self.gap, '.3f')}, {self.seconds:.2f} s{hit}"
         )
 
 
@@ -324,7 +324,8 @@ class Progress:
     def __str__(self) -> str:
         return (
             f"[{self.seconds:7.2f} s] {self.phase}: objective {self.objective:.9g}, bound "
-            f"{self.bound:.9g}, gap {self.gap:.3%}, {counted(self.nodes_left, 'node')} left"
+            f"{self.bound:.9g}, gap {format_percent(self.gap, '.3f')}, "
+            f"{counted(self.nodes_left, 'node')} left"
         )
 
 

@@ -19,6 +19,7 @@ import jax
 from autoshard.cost.step_prices import StepPrices
 from autoshard.machine.compiler import sets_of_flags, with_flags
 from autoshard.machine.file import MachineError
+from autoshard.machine.load import with_flags_named
 from autoshard.machine.machine import Machine
 from autoshard.machine.numbers import with_numbers
 from autoshard.models.find import Found, ProgramError, find, size_names
@@ -47,7 +48,7 @@ LAYOUTS, SEARCHED = "evaluator, layouts as they are", "search on this mesh"
 """How a gain was priced."""
 SEARCH_SECONDS = 10.0
 NOTHING, WORTH = 5e-4, 0.01
-"""Shares of a step: what saves less is no advice; what promises less is not searched for."""
+"""Shares of a step: what saves less is not advice; what promises less is not searched for."""
 NARROW, WIDE = "bfloat16", "float32"
 MORE = 2
 """So many times the batch, or the chips."""
@@ -244,8 +245,8 @@ def _kept(plan: Plan, prices: StepPrices) -> Iterator[Advice]:
     before, after = (
         sum(rates.bytes[name] for name in residuals.on_stacks(names)) for names in (now, chosen)
     )
-    than = f"not {format_bytes(before)}" if before else "not computed again there"
-    what = f"{format_bytes(after)} per device saved for the backward pass, {than}"
+    than = f", not {format_bytes(before)}" if before else " instead of computing it again"
+    what = f"keeping {format_bytes(after)} per device for the backward pass{than}"
     told = _told(plan, best.estimate, what, "--remat search")
     yield replace(told, priced=SEARCHED)
 
@@ -259,7 +260,7 @@ def _flags(plan: Plan, machine: Machine, program: Program) -> Iterator[Advice]:
         flagged = replace(machine.chip, compiler=with_flags(compiler, flags))
         estimate = _priced(plan, prices_of(plan, program, replace(machine, chip=flagged)))
         if estimate is not None:
-            how = f'flags = "{flags}" in the table [compiler] of a machine file'
+            how = f"--machine {with_flags_named(plan.machine, flags)}"
             yield _told(plan, estimate, f"the compiler's flags {flags!r}", how)
 
 

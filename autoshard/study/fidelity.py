@@ -17,7 +17,7 @@ import pandas as pd
 
 from autoshard.extras import require
 from autoshard.terminal import paragraph
-from autoshard.units import counted
+from autoshard.units import counted, format_percent
 
 GROUP = ["program", "machine", "mesh"]
 NEAR_BEST = 0.03
@@ -48,8 +48,9 @@ class Summary:
     def __str__(self) -> str:
         shown = self.table.to_string(float_format=lambda number: f"{number:.3f}")
         return f"{shown}\n" + paragraph(
-            f"the plan preferred is the compiler's best, or within {NEAR_BEST:.0%}, in "
-            f"{self.best_kept} of {counted(self.groups, 'group')}; "
+            f"the plan preferred is the compiler's best, or within "
+            f"{format_percent(NEAR_BEST, '.0f')}, in {self.best_kept} of "
+            f"{counted(self.groups, 'group')}; "
             f"{counted(self.refused, 'plan')} were not compiled"
         )
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 NOISE = {"s": 0.25}
-"""Relative change of a figure of that unit which is no regression; of others `CHANGE`."""
+"""Relative change of a figure of that unit which is not a regression; of others `CHANGE`."""
 CHANGE = 0.005
 ROUNDING = 1e-9
 """Relative; a target that is missed by less is met."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from autoshard.files import NotNegative, typed
 from autoshard.interrupts import acknowledge
@@ -118,8 +118,11 @@ class Frontier:
         plans = tuple(Plan.from_json(point.plan) for point in written.points)
         return cls(plans, written.nothing_within, written.no_time_for, written.interrupted)
 
-    def __str__(self) -> str:
-        first = self.plans[0]
+    ALIGNED_RIGHT: ClassVar = (True, True, True, False, True, False)
+    """Which columns of `rows` hold numbers."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The front as a table, with its headings."""
         rows = [("memory", "step", "a GiB less costs", "mesh", "microbatches", "saved")]
         for place, plan in enumerate(self.plans):
             price = self.price(place)
@@ -133,10 +136,19 @@ class Frontier:
                     _saved(plan),
                 )
             )
-        text = f"{first.program} on {first.machine}\n\n{table(rows, right=(0, 1, 2, 4))}"
+        return rows
+
+    def limits(self) -> list[str]:
+        """Within what no plan fits, or was found in time."""
         said = [f"within {format_bytes(limit)}, there was no time" for limit in self.no_time_for]
         if self.nothing_within:
             said.append(f"within {format_bytes(self.nothing_within)}, no plan fits")
+        return said
+
+    def __str__(self) -> str:
+        first, said = self.plans[0], self.limits()
+        right = [column for column, number in enumerate(self.ALIGNED_RIGHT) if number]
+        text = f"{first.program} on {first.machine}\n\n{table(self.rows(), right=right)}"
         return "\n".join([text, *(["", *(f"  {one}" for one in said)] if said else [])])
 
 
@@ -190,6 +202,7 @@ def frontier(
             memory_limit=limit,
             time_limit=max(rest / left, 0.5),
             baselines=False,
+            by_schedule=False,
             remat=remat,
             accumulate=accumulate,
             progress=lambda news: tell(f"{place}{within}: {news.words}"),

@@ -19,14 +19,14 @@ from autoshard.xla import HABITS, Habit
 
 
 class HabitError(ValueError):
-    """Names that are no habits; the message proposes near ones."""
+    """Names that are not habits; the message proposes near ones."""
 
 
 def named(names: Sequence[str]) -> tuple[Habit, ...]:
     """The habits of these names.
 
     Raises:
-      HabitError: some are no names of habits.
+      HabitError: some are not names of habits.
     """
     known = {habit.name: habit for habit in HABITS}
     lines = []

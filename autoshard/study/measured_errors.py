@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoshard.machine.names import parse_name
+from autoshard.units import format_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +28,22 @@ class Measured:
 BY_CHIP = {
     "A100-40GB": Measured(50, 0.034, 1.01, 0.98),
     "A100-80GB": Measured(45, 0.042, 1.02, 0.98),
-    "B200": Measured(31, 0.217, 0.86, 0.58),
+    "B200": Measured(31, 0.217, 0.85, 0.58),
     "B300": Measured(17, 0.199, 0.83, 0.71),
     "GB200": Measured(64, 0.196, 0.82, 0.72),
     "GB300": Measured(60, 0.186, 0.95, 0.60),
-    "H100": Measured(102, 0.160, 0.95, 0.76),
-    "H200": Measured(5, 0.157, 1.16, 0.60),
+    "H100": Measured(103, 0.160, 0.95, 0.76),
+    "H200": Measured(5, 0.153, 1.15, 0.60),
     "MI325X": Measured(2, 0.137, 0.86, 1.00),
     "MI350X": Measured(2, 0.301, 1.30, 0.00),
     "MI355X": Measured(5, 0.502, 1.50, 0.00),
     "TPU7x": Measured(8, 0.099, 0.91, 0.75),
-    "v4": Measured(3, 0.150, 0.85, 0.67),
-    "v5e": Measured(15, 0.059, 1.03, 0.87),
-    "v5p": Measured(16, 0.113, 0.92, 0.81),
-    "v6e": Measured(14, 0.079, 0.92, 1.00),
+    "v4": Measured(3, 0.149, 0.85, 0.67),
+    "v5e": Measured(15, 0.068, 1.04, 0.87),
+    "v5p": Measured(16, 0.112, 0.93, 0.81),
+    "v6e": Measured(14, 0.065, 0.94, 1.00),
 }
-ALL = Measured(439, 0.123, 0.96, 0.77)
+ALL = Measured(440, 0.123, 0.96, 0.76)
 PRESETS = {
     "a100": "A100-80GB",
     "b200": "B200",
@@ -60,7 +61,7 @@ def measured_text(machine: str) -> str:
     """What is known of the error of predicted steps, for a machine by its name.
 
     >>> measured_text("v5p-64")
-    'of 16 published training runs of decoders on v5p, steps are predicted 11.3 % off (median)'
+    'of 16 published training runs of decoders on v5p, steps are predicted 11.2 % off (median)'
     """
     chip = PRESETS.get(parse_name(machine).family)
     if chip is None:
@@ -73,4 +74,4 @@ def measured_text(machine: str) -> str:
 
 
 def _off(known: Measured) -> str:
-    return f"steps are predicted {100 * known.error:.1f} % off"
+    return f"steps are predicted {format_percent(known.error)} off"

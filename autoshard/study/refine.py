@@ -138,9 +138,8 @@ def refine(
     stable = False
     try:
         for number in range(1, rounds + 1):
-            asked = SearchOptions(
-                count=count, corrections=corrections, memory_limit=allowed, **options
-            )
+            own = {"corrections": corrections, "memory_limit": allowed, "by_schedule": False}
+            asked = SearchOptions(count=count, **own, **options)
             plans = candidates(program, machine, asked)
             last = plans[0]
             new = [plan for plan in plans if _key(plan) not in trials]

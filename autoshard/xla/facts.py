@@ -45,6 +45,7 @@ from autoshard.xla.fusion_row_reductions import RowRules, row_reductions
 from autoshard.xla.liveness import find_lives, find_temporary, find_turned
 from autoshard.xla.narrow_copies import narrowed
 from autoshard.xla.op_order import sequence
+from autoshard.xla.pipelined import made_ahead, summed_behind
 from autoshard.xla.slices import find_copied, find_slices
 
 __all__ = ["Facts", "Phase", "Reader", "Slice", "Turned", "analyse", "reordered"]
@@ -85,6 +86,8 @@ def analyse(program: Program, chip: Chip | None = None) -> Facts:
         materialised=fusion.materialised,
         prefetchable=early,
         awaited=awaited,
+        made_ahead=made_ahead(program, compiler),
+        summed_behind=summed_behind(program, points.readers, compiler),
         end=len(program.ops) + 1,
         temporary=temporary,
         fetched=fusion.fetched,

@@ -336,7 +336,7 @@ class _Walk:
         return tuple(sizes)
 
     def exponentials(self, op: Op) -> float:
-        """Return the transcendental work of an op's kernel; 0 if the op is no kernel."""
+        """Return the transcendental work of an op's kernel; 0 if the op is not a kernel."""
         return self.inside.exponentials(self.inside.of(op)) if self._launches(op) else 0.0
 
     def _launches(self, op: Op) -> bool:

@@ -47,7 +47,8 @@ class Task:
       content: the caller's key for the task.
       role: see `Role`; a `LOOP` has collectives of its own.
       seconds: how long it keeps the device busy.
-      latency: for a `BEGIN`, the seconds until its end may run.
+      latency: for a `BEGIN`, the seconds until its end may run; for a kernel that is written
+        beside others, until the no-op that waits for it may.
       kernels: the numbers of the kernels that it runs.
       before, after: the tasks that it reads, and the tasks that read it.
     """
@@ -95,7 +96,9 @@ class Task:
 
     def lag(self, reader: Task) -> float:
         """Return the seconds from this task's begin until `reader` can run."""
-        return self.latency if reader.role is Role.END else STEP_SECONDS
+        if reader.role is Role.END:
+            return self.latency
+        return max(self.latency, STEP_SECONDS) if reader.role is Role.NOTHING else STEP_SECONDS
 
 
 def any_needs(tasks: Iterable[Task], other: Task) -> bool:

@@ -98,7 +98,7 @@ def spec_of(text: str, mesh: MeshShape) -> PartitionSpec:
         return PartitionSpec()
     match = _TILED.fullmatch(text)
     if match is None:
-        raise AutoShardingError(f"{text} is no tiling")
+        raise AutoShardingError(f"{text} is not a tiling")
     tiles = _numbers(match["tiles"])
     if match["listed"]:
         devices = np.array(_numbers(match["listed"]))

@@ -48,7 +48,8 @@ def environment(folder: Path) -> Path:
         return python
     if place.is_dir() and any(place.iterdir()) and not (place / "pyvenv.cfg").is_file():
         raise AutoShardingError(
-            f"{place} is no Python environment, but holds files; name another folder, or empty it"
+            f"{place} is not a Python environment, but holds files; name another folder, or empty "
+            "it"
         )
     print(f"autoshard: installing {', '.join(REQUIREMENTS)} into {place}", file=sys.stderr)
     _must([sys.executable, "-m", "venv", "--clear", str(place)], place)

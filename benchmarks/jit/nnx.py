@@ -46,6 +46,7 @@ with timed("importing autoshard"):
     import autoshard
     from autoshard.search.options import SearchOptions
     from autoshard.search.search import candidates
+    from autoshard.units import format_percent
 
 VOCABULARY, HEAD = 32_768, 64
 
@@ -117,7 +118,7 @@ def parts_of_first_call(options: argparse.Namespace) -> None:
     with timed("lower"):
         lowered = autoshard.lower(plan, train_step, model, optimizer, tokens)
         lowered.lower(platforms=("tpu",))
-    print(f"ops {len(program.ops):,}; {plan.mesh}; gap {plan.proof.gap:.2%}")
+    print(f"ops {len(program.ops):,}; {plan.mesh}; gap {format_percent(plan.proof.gap, '.2f')}")
     step = autoshard.jit(train_step, machine="v5e", keep=False)
     with timed("the first call, without the compile"):
         step.lower(model, optimizer, tokens)

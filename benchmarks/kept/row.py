@@ -228,10 +228,10 @@ def read_folder(folder: Path) -> dict[str, dict[str, Any]]:
 
 def compile_all(row: Row) -> None:
     """Price the named plans anew, and compile those that were not."""
+    import autoshard
     from autoshard.compiler.compiled import recall
     from autoshard.cost.step_prices import step_prices
     from autoshard.plan.plan import Plan
-    from autoshard.program.rewritten import resaved
     from autoshard.search.assemble import priced_anew
     from autoshard.xla import analyse
 
@@ -239,15 +239,7 @@ def compile_all(row: Row) -> None:
         place = row.folder / f"{name}.answer.json"
         told = json.loads(place.read_text())
         old = Plan.load(row.folder / f"{name}.json")
-        said = old.options
-        program = row.program
-        if "saved" in said:
-            program = resaved(
-                program,
-                said["saved"],
-                said.get("offloaded", ()),
-                prefetch=said.get("prefetch", False),
-            )
+        program = autoshard.lower(old, row.step.fn, *row.step.args).program
         facts = analyse(program, row.machine.chip)
         prices = step_prices(program, facts, row.machine, old.mesh.sizes)
         plan = priced_anew(old, prices)

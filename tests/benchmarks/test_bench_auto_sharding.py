@@ -119,7 +119,7 @@ def test_all_that_axes_cannot_say_is_named():
     assert str(caught.value) == (
         "XLA's auto-sharder chose what the mesh x=2, y=4 cannot say:\n"
         "  ['a']: {devices=[4,2]<=[8]} does not follow whole axes\n"
-        "  ['c']: {maximal device=0} is no tiling\n"
+        "  ['c']: {maximal device=0} is not a tiling\n"
         "  ['d']: {devices=[4]<=[4]} is not for 8 devices"
     )
 
@@ -294,7 +294,7 @@ def test_no_files_are_lost_to_the_environment(tmp_path):
     (tmp_path / "environment").mkdir()
     (tmp_path / "environment" / "thesis.txt").touch()
     peer = script("auto_sharding.environment")
-    with pytest.raises(ValueError, match="is no Python environment, but holds files"):
+    with pytest.raises(ValueError, match="is not a Python environment, but holds files"):
         peer.environment(tmp_path)
 
 

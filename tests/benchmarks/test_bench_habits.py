@@ -52,10 +52,10 @@ def test_what_habits_buy_is_a_page_with_the_dearest_first():
     assert "Plans: 2 of mlp, 2 of gnn." in page
     rows = [line for line in page.splitlines() if line.startswith(("| gpu.", "| all "))]
     assert rows == [
-        "| gpu.a | 4 | 3 | +16.00% | +2.00% | +0.00% | 30.00% | gnn | yes |",
-        "| gpu.d | 2 | 0 | +10.00% | +0.00% | +0.00% | 10.00% | gnn | collectives |",
-        "| gpu.b | 2 | 2 | +0.10% | -2.00% | +0.00% | 0.10% | mlp | no |",
-        "| gpu.c | 2 | 0 | +0.00% | +0.00% | +0.00% | 0.00% |  | not exercised |",
-        f"| {TOGETHER} | 2 | 2 | +40.00% | +0.00% | +0.00% | 40.00% | gnn | collectives |",
+        "| gpu.a | 4 | 3 | +16.00 % | +2.00 % | +0.00 % | 30.00 % | gnn | yes |",
+        "| gpu.d | 2 | 0 | +10.00 % | +0.00 % | +0.00 % | 10.00 % | gnn | collectives |",
+        "| gpu.b | 2 | 2 | +0.10 % | -2.00 % | +0.00 % | 0.10 % | mlp | no |",
+        "| gpu.c | 2 | 0 | +0.00 % | +0.00 % | +0.00 % | 0.00 % |  | not exercised |",
+        f"| {TOGETHER} | 2 | 2 | +40.00 % | +0.00 % | +0.00 % | 40.00 % | gnn | collectives |",
         "| gpu.c | bound | gpu.a ends there. |",
     ]

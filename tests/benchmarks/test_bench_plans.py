@@ -57,7 +57,7 @@ def test_every_default_row_is_a_row_of_a_program_and_a_machine():
 
 def test_what_cannot_be_read_is_refused(capsys):
     assert refused(capsys, "bench plans --rows llama3-8b gnn@h100-8 lama3-8b@h100-8") == (
-        "'llama3-8b' is no row; write llama3-8b:64x4096@h100-64@4\n"
+        "'llama3-8b' is not a row; write llama3-8b:64x4096@h100-64@4\n"
         "  the dimensions of 'gnn' have no logical names; those of llama3-1b, llama3-1b-unrolled, "
         "llama3-8b, llama3-8b-unrolled, llama3-70b, llama3-70b-unrolled, llama3-405b, "
         "llama3-405b-unrolled, mixtral-8x7b, mixtral-8x7b-unrolled, vit-l16 have\n"

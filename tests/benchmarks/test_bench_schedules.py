@@ -61,4 +61,4 @@ def test_refusals(files, capsys):
         assert message in capsys.readouterr().err
     Path("odd.json").write_text("{}")
     assert main(["bench", "schedules", "odd.json"]) == 2
-    assert "'odd.json' is no list of objects" in capsys.readouterr().err
+    assert "'odd.json' is not a list of objects" in capsys.readouterr().err

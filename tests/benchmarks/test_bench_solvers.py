@@ -205,7 +205,7 @@ def test_our_own_mistakes_fail_the_run(monkeypatch, capsys):
 def test_what_is_named_must_be_there(capsys):
     assert refused(capsys, "bench solvers none.json") == "there is no file 'none.json'"
     assert refused(capsys, "bench solvers mlp@v5e-8") == (
-        "'mlp@v5e-8' is no PROGRAM@MACHINE@MESH such as llama3-8b@v5p-64@8x8"
+        "'mlp@v5e-8' is not a PROGRAM@MACHINE@MESH such as llama3-8b@v5p-64@8x8"
     )
     message = refused(capsys, "bench solvers mpl@v5e-8@2x4 mlp@v9-8@8 mlp@v5e-8@3x3")
     lines = message.split("\n  ")

@@ -34,6 +34,7 @@ from autoshard.study.annotate.source_lines import Constraint, Spot
 from autoshard.study.figures import Figure
 from autoshard.study.frontier import Frontier
 from autoshard.study.robust.record import Robust
+from tests.cli import known_explanations
 from tests.cli.test_bench import contest
 from tests.cli.test_calibrate import TABLE
 from tests.kept import SOLUTION
@@ -187,6 +188,7 @@ def known_answers() -> Iterator[None]:
             f"autoshard.cli.{module}.find_program": lambda reference, *_, **__: found(reference)
             for module in ("explain", "replan", "search", "verify", "whatif")
         },
+        **known_explanations.ANSWERS,
         "autoshard.search.dearest.dearest": remembered(dearest.dearest),
         "autoshard.search.replan.reprice": remembered(replan.reprice),
         "autoshard.cli.search._search": lambda *_: Plan.load("plan.json"),

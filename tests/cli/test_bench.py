@@ -47,7 +47,7 @@ def test_every_file_has_its_row(capfd):
     out, err = capfd.readouterr()
     lines = out.rstrip().split("\n")
     assert lines[0].split() == [heading for _, heading, _, _ in IOPDDL.COLUMNS]
-    cells = lines[1].split()
+    cells = lines[1].replace(" %", "%").split()
     assert cells[:2] + cells[4:8] == ["B", "2", "optimal", "266,421", "266,421", "0.000%"]
     assert cells[-3:] == ["532,843", "2.00000", "2.00000"]
     assert lines[2].split()[:2] == ["cut", "error"]
@@ -83,7 +83,7 @@ def test_folders_stand_for_their_files(capsys, monkeypatch):
         "there is no file 'none.json'\n  the folder 'bare' holds no .json or .json.gz file"
     )
     assert refused(capsys, "bench iopddl in --time-limit soon") == (
-        "argument --time-limit: 'soon' is no number of seconds; write 60, or contest\n"
+        "argument --time-limit: 'soon' is not a number of seconds; write 60, or contest\n"
         "  see autoshard bench iopddl --help"
     )
 
@@ -108,8 +108,8 @@ def test_an_unknown_instance_has_no_contest_time():
     contest("mine.json", "mine")
     assert IOPDDL.measure_row({"path": "mine.json", "time_limit": None}) == {
         "status": "error",
-        "error": "'mine.json' is called 'mine', which is no instance of the contest; give its time "
-        "limit in seconds",
+        "error": "'mine.json' is called 'mine', which is not an instance of the contest; give "
+        "its time limit in seconds",
     }
     contest("mine.json", "asplos-2025-iopddl-B")
     assert IOPDDL.measure_row({"path": "mine.json", "time_limit": None})["time_limit"] == 60

@@ -98,7 +98,7 @@ def test_files_are_not_replaced_unasked(table, capsys):
     Path("mine.toml").write_text("mine")
     assert main(words) == USAGE
     assert capsys.readouterr().err == (
-        "autoshard: error: 'mine.toml' is there already, and is no machine file; name another "
+        "autoshard: error: 'mine.toml' is there already, and is not a machine file; name another "
         "file, or give --overwrite\n"
     )
     assert Path("mine.toml").read_text() == "mine"
@@ -125,7 +125,7 @@ def test_files_are_not_replaced_unasked(table, capsys):
         (["times.csv", "--machine", "h1000-8"], "no machine 'h1000-8'"),
         (["times.csv", "--machine", "h100-8", "-o", "no/x.toml"], "cannot write 'no/x.toml'"),
         (["--device", "--kinds", "matmul,sort"], "'sort' is none of"),
-        (["--device", "--largest", "much"], "'much' is no size"),
+        (["--device", "--largest", "much"], "'much' is not a size"),
     ],
 )
 def test_what_cannot_be_done_is_said(table, capsys, words, complaint):

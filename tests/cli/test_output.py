@@ -11,6 +11,7 @@ import pytest
 
 from autoshard.cli.main import main
 from autoshard.plan.plan import Plan
+from autoshard.terminal import paragraph
 
 SEARCH = "search steps.py:good --machine v5e-8 --mesh x=8 --quiet --no-baselines -o {}"
 
@@ -40,3 +41,11 @@ def test_a_full_stdout_is_one_line(words):
         )
     assert done.stderr == ("autoshard: error: cannot write the output: No space left on device\n")
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("amount", ["36.9 %", "7.100 ms", "1.25 GiB", "3.35 TB/s", "12.0 TFLOP/s"])
+def test_no_line_ends_between_a_number_and_its_unit(amount):
+    for before in range(110, 125):
+        text = f"{'x' * before} {amount} of it"
+        assert any(amount in line for line in paragraph(text).splitlines())
+        assert " ".join(paragraph(text).split()) == text

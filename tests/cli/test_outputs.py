@@ -52,10 +52,9 @@ def outputs():
     for line in COMMANDS:
         words = line.split()
         name = " ".join(words[:2]) if words[0] == "bench" else words[0]
-        plan = line.startswith("report") and "two" not in line and "sweep" not in line
         known = parsers[name]._option_string_actions
         for option, dest in WRITES.items():
-            taken = option in words or (line.startswith("report") and option != "-o" and not plan)
+            taken = option in words or line.startswith("report")
             if option in known and known[option].dest == dest and not taken:
                 yield f"{line} {option}"
 
@@ -88,7 +87,7 @@ def test_another_file_is_not_replaced(line, tmp_path, capsys):
     if line in ALIKE and "is there already" not in said:
         assert said.startswith("autoshard: error: ")
         return
-    assert f"{str(mine)!r} is there already, and is no " in said
+    assert f"{str(mine)!r} is there already, and is not a" in said
     assert said.endswith("; name another file, or give --overwrite\n")
     assert mine.read_text() == "what I have written in ten years"
 
@@ -136,3 +135,15 @@ def test_an_answer_outlives_a_disk_that_is_full(line, tmp_path, capsys, monkeypa
     assert json.loads(out)
     assert err == f"autoshard: error: cannot write {str(place)!r}: No space left on device\n"
     assert not Path(place).exists()
+
+
+def test_a_report_says_what_it_does_unless_it_is_to_be_quiet(tmp_path, capsys):
+    words = ["report", "plan.json", "-o", str(tmp_path / "plan.html")]
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("tracing mlp:tiny\n")
+    assert said.endswith(f"autoshard: wrote {words[-1]}\n")
+    assert main([*words, "--quiet"]) == 0
+    said = capsys.readouterr().err
+    assert "tracing" not in said
+    assert "wrote" not in said

@@ -30,7 +30,7 @@ def test_unknown_programs(folder, capsys):
         "steps.py has no function 'godo'; did you mean good?"
     )
     assert refused(capsys, SEARCH.format("steps.py:number")) == (
-        "steps.py:number is no function but a value of type 'int'"
+        "steps.py:number is not a function but a value of type 'int'"
     )
     assert refused(capsys, SEARCH.format("no.such.module:good")) == (
         "there is no module 'no.such.module'"
@@ -91,7 +91,7 @@ def test_unknown_machines(capsys):
     message = refused(capsys, "search mlp:tiny --machine v5q-64")
     assert message.startswith("no machine 'v5q-64'\n  did you mean v5p or v5e?\n")
     assert refused(capsys, "search mlp:tiny --machine none.toml") == (
-        "no machine file 'none.toml'; give the path of a TOML file, or a name"
+        "there is no machine file 'none.toml'; give the path of a TOML file, or a name"
     )
 
 
@@ -142,7 +142,7 @@ def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
         ("mlp:tiny", "one of the arguments --machine --meshes is required\n"),
         (
             "mlp:tiny --machine v5e-8 --mesh data",
-            "argument --mesh: 'data' is no mesh axis; "
+            "argument --mesh: 'data' is not a mesh axis; "
             "write names and sizes such as data=2,model=4, or 2x4\n",
         ),
         (
@@ -151,23 +151,23 @@ def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
         ),
         (
             "mlp:tiny --machine v5e-8 --memory-limit lots",
-            "argument --memory-limit: 'lots' is no size; write 60GiB, 80GB or bytes\n",
+            "argument --memory-limit: 'lots' is not a size; write 60GiB, 80GB or bytes\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --memory-limit 0GiB",
-            "argument --memory-limit: '0GiB' is no memory at all; write 60GiB\n",
+            "argument --memory-limit: '0GiB' is not an amount of memory; write 60GiB\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --gap wide",
-            "argument --gap: 'wide' is no share; write 1% or 0.01\n",
+            "argument --gap: 'wide' is not a share; write 1% or 0.01\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --gap 100%",
-            "argument --gap: '100%' is no share of 0% to 99%; write 1% or 0.01\n",
+            "argument --gap: '100%' is not from 0 % to 99 %; write 1% or 0.01\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --time-limit soon",
-            "argument --time-limit: 'soon' is no number of seconds; write 60\n",
+            "argument --time-limit: 'soon' is not a number of seconds; write 60\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --time-limit 0",
@@ -252,7 +252,7 @@ def test_words_that_may_be_missing_are_missing(capsys):
     [
         (arguments.seconds, "1e10", "must be more than 0 and less than 1e9 seconds; write 60"),
         (arguments.amount, "inf", "must be more than 0 and finite; write 15e12"),
-        (arguments.count, "many", "is no whole number; write 4"),
+        (arguments.count, "many", "is not a whole number; write 4"),
         (arguments.count, "0", "must be at least 1; write 4"),
         (arguments.whole, "-1", "must be at least 0; write 4"),
         (arguments.numbers, "0.5,nan", "must be finite numbers above 0, such as 0.5,1.5"),
@@ -268,9 +268,9 @@ def test_numbers_that_are_none(read, text, why):
 def test_what_several_meshes_do_not_have(capsys):
     words = "search mlp:tiny --meshes h100-1+h100-1 "
     assert refused(capsys, words + "--remat offload") == (
-        "--remat offload goes with --machine, and not with --meshes: stacks wait on the host on "
-        "one mesh alone; use --remat search"
+        "--remat offload is for one mesh (--machine): with --meshes no stacks are kept on the "
+        "host; use --remat search"
     )
     assert refused(capsys, words + "--accumulate 1,2") == (
-        "--accumulate goes with --machine, and not with --meshes: use --microbatches"
+        "--accumulate is for one mesh (--machine); with --meshes, give --microbatches"
     )

@@ -102,5 +102,5 @@ def test_refusals(file, capsys):
     )
     Path("odd.json").write_text(json.dumps(PROBLEM | {"speed": 3, "F": [1]}))
     message = refused(capsys, "odd.json")
-    assert "'speed' is no field" in message
+    assert "'speed' is not a field" in message
     assert "cannot write 'nowhere/out.json'" in refused(capsys, file, "-o", "nowhere/out.json")

@@ -150,7 +150,7 @@ def test_what_is_saved_is_searched_and_the_plan_verified(folder, capsys):
     row = r"layers/ffn/bsd,df->bsf/dot_general +bf16\S+ x 2 +saved +computed again +\S"
     assert re.search(row, capsys.readouterr().out)
     assert main(["explain", "p.json", "[0].layers.wq", "--keep"]) != 0
-    assert "--keep is asked alone" in capsys.readouterr().err
+    assert "--keep cannot be combined with VALUE" in capsys.readouterr().err
     assert main(["annotate", "p.json"]) != 0
     assert "which no constraint says" in capsys.readouterr().err
 
@@ -158,5 +158,5 @@ def test_what_is_saved_is_searched_and_the_plan_verified(folder, capsys):
 @pytest.mark.parametrize("rewrites", ["--remat search", "--accumulate 2,4"])
 def test_what_rewrites_the_step_is_not_searched_with_other_loops(folder, capsys, rewrites):
     words = f"search steps.py:good --machine v5e-8 {rewrites} --refine 2"
-    told = f"{rewrites.removesuffix(' 2,4')} goes without --max-changes and --refine"
+    told = f"--max-changes and --refine: they do not go with {rewrites.removesuffix(' 2,4')}"
     assert told in refused(capsys, words)

@@ -132,6 +132,52 @@ def test_every_command_answers_in_json():
     assert without == set()
 
 
+FILES = ("show", "search", "whatif", "frontier", "serving", "robust", "solve", "schedule")
+"""Commands that print what a file of theirs holds; `docs/reference/files.md` has the schemas."""
+WITHOUT_UNIT = {
+    "after", "before", "checks", "chips", "count", "of", "percentile90_error_after",
+    "percentile90_error_before", "median_error_after", "median_error_before", "gap", "more",
+    "others", "products", "range", "rows", "share", "turns",
+    "value",  # whose `unit` stands beside it
+}  # fmt: skip
+"""Names of counts, of shares, and of numbers whose unit is another entry."""
+
+
+def numbers_of(data):
+    """Every number in JSON, with the name that it has."""
+    for name, value in data.items() if isinstance(data, dict) else ():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, dict) and name != "plan":
+                yield from numbers_of(one)
+            elif isinstance(one, int | float) and not isinstance(one, bool):
+                yield name, one
+    for one in data if isinstance(data, list) else ():
+        yield from numbers_of(one)
+
+
+def refused(word):
+    """What Python writes for infinities and what is not a number, which JSON does not have."""
+    raise AssertionError(word)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_answer_in_json_is_json_whose_numbers_have_units(command, capsys):
+    main([*command.split(), "--json"])
+    data = json.loads(capsys.readouterr().out, parse_constant=refused)
+    if command.startswith((*FILES, "bench")):
+        return
+    ends = ("seconds", "bytes", "_per_second")
+    bare = {name for name, _ in numbers_of(data) if not name.endswith(ends)}
+    assert bare <= WITHOUT_UNIT
+
+
+def test_numbers_of_presets_are_in_units(capsys):
+    main(["machines", "--json"])
+    found = {one["machine"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["h100-64"]["memory_bytes_per_second"] == 3.35e12
+    assert found["v5p-64"]["network"]
+
+
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one.startswith("bench")])
 def test_rows_of_a_benchmark_are_json_and_its_table_a_message(command, capsys):
     table = plain(printed(command, None)).partition("---- messages")[0]

@@ -93,7 +93,7 @@ def test_solve_refuses(capsys):
     )
     contest("bad.json", edges={"nodes": [[0, 2]], "costs": [[0, 0, 10, 0]]})
     assert refused(capsys, "solve bad.json") == (
-        "'bad.json' is no choice problem in the contest's format:\n"
+        "'bad.json' is not a choice problem in the contest's format:\n"
         "  - edge 0-2 (edges.nodes[0]) joins a node that is not there; the file has nodes 0 to 1"
     )
 

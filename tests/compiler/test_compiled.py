@@ -224,7 +224,7 @@ def test_a_peak_that_is_off_refutes_a_plan(cache):
         assert judge(plan, compiled).agrees is agrees
         assert judge(plan, replace(compiled, kind="cpu")).agrees
     assert judge(plan, compiled).faults == [
-        "the compiled peak of 16.0 GiB is more than 20% from the predicted 12.0 GiB"
+        "the compiled peak of 16.0 GiB is more than 20 % from the predicted 12.0 GiB"
     ]
     assert judge(plan, compiled, memory_tolerance=0.5).agrees
 
@@ -240,7 +240,7 @@ def test_a_step_that_is_off_refutes_a_plan(cache):
         assert judge(plan, compiled).agrees is agrees
         assert judge(plan, replace(compiled, kind="cpu")).agrees
     assert judge(plan, compiled).faults == [
-        "the compiled step of 500.0 ms is more than 50% from the predicted 4.000 s"
+        "the compiled step of 500.0 ms is more than 50 % from the predicted 4.000 s"
     ]
     assert judge(plan, compiled, step_tolerance=0.9).agrees
 
@@ -322,7 +322,7 @@ def test_verify_finds_arithmetic_that_is_counted_wrongly(
         assert main(judged) == code
     out = capsys.readouterr().out
     assert out.count("price        ok") == 2  # whoever counts wrongly prices wrongly too
-    assert re.search(r"compiled +FAILED +the compiled step of .* is more than 50% from the", out)
+    assert re.search(r"compiled +FAILED +the compiled step of .* is more than 50 % from the", out)
 
 
 def test_verify_ends_with_five_where_a_plan_lacks_its_collectives(

@@ -112,6 +112,8 @@ def test_more_axes_are_no_faster_for_the_same_shard(group, axis, shard):
 @given(groups(), BYTES)
 def test_gathering_in_two_steps_is_no_faster_than_in_one(group, size):
     topology, axes = group
+    # A sum among zeros, which XLA:TPU makes of a gather, is slower than two gathers would be.
+    assume(not is_padded(topology, axes))
     whole = topology.rate("all_gather", axes).seconds_per_byte * size
     for first in axes:
         rest = tuple(axis for axis in axes if axis != first)

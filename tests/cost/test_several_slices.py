@@ -58,7 +58,7 @@ def test_chips_without_slices_have_none_of_it(machine):
         ("2xv5p-64", (2, 16, 4), (1, 2), True),
         ("2xv5p-64", (2, 16, 4), (1,), False),  # a part of a slice
         ("2xv5p-64", (128,), (0,), True),
-        ("2xv5p-32", (2, 32), (1,), False),  # 2 x 4 x 4: two chips are no ring
+        ("2xv5p-32", (2, 32), (1,), False),  # 2 x 4 x 4: two chips are not a ring
         ("2xv4-64", (2, 64), (1,), True),
         ("2xv5e-64", (2, 64), (1,), False),
         ("v5p-64", (64,), (0,), False),
@@ -83,3 +83,13 @@ def test_gathers_over_cubes_are_sums_among_zeros(machine, shape, axes, expected)
         assert topology.rate("all_reduce", axes) == other.rate("all_reduce", axes)
     else:
         assert plain < ours < 2.1 * plain + BYTES / topology.machine.chip.memory_rate
+
+
+@pytest.mark.parametrize("family", ["v4", "v5e", "v5p", "v6e", "v7x"])
+def test_levels_take_turns_as_each_reads_what_the_other_has_made(family):
+    """As libtpu 0.0.42.1 compiles it: a scatter, a transfer between hosts, and a gather."""
+    machine = load(f"2x{family}-16")
+    topology = MeshTopology(machine, (2, 16))
+    slope = topology.rate("all_reduce", (0, 1)).seconds_per_byte
+    within, across = (topology.rate("all_reduce", (axis,)).seconds_per_byte for axis in (1, 0))
+    assert slope == pytest.approx(within + across / 16)

@@ -31,7 +31,7 @@ def with_repair(message):
     [
         (b"", "'file' is damaged: no JSON at line 1, column 1, where the file ends"),
         (b'{"a": 1', "'file' is damaged: no JSON at line 1, column 8, where the file ends"),
-        (b'{"a": "\xff"}', "'file' is damaged: it is no text (byte 8)"),
+        (b'{"a": "\xff"}', "'file' is damaged: it is not text (byte 8)"),
         (b"[" * DEEP + b"]" * DEEP, TOO_DEEP),
         (
             b'{"a":' * DEEP + b"1" + b"}" * DEEP,
@@ -74,7 +74,7 @@ def test_what_cannot_be_read_says_why(tmp_path):
         with pytest.raises(FileError) as caught:
             read_text(path, "the plan")
         assert str(caught.value) == f"cannot read the plan {str(path)!r}: {reason}"
-    with pytest.raises(FileError, match=r"^'/dev/zero' is no plan: it is longer than \d"):
+    with pytest.raises(FileError, match=r"^'/dev/zero' is not a plan: it is longer than \d"):
         read_text("/dev/zero", "the plan")
 
 

@@ -11,10 +11,12 @@ import pytest
 from jax import lax
 
 import autoshard
+from autoshard import compat
 from autoshard.lower.numbers.numeric import require_same_outputs
 from autoshard.lower.spmd import lower
 from autoshard.lower.verify import verify
-from autoshard.plan.plan import PlanError
+from autoshard.machine.compiler import FLAGS
+from autoshard.plan.plan import Plan, PlanError
 from autoshard.program.rules.ask_shardy import FactorKind, UserRule
 from tests.helpers import MESHES, case, concrete_like, random_plan
 
@@ -194,3 +196,28 @@ def test_a_checkpoint_is_restored_into_the_plans_shardings(placed, tmp_path):
     for name, array in restored.items():
         assert array.sharding == placed.in_shardings[0][name]
         np.testing.assert_array_equal(array, WEIGHTS[name])
+
+
+def test_flags_of_the_plans_machine_are_passed_on():
+    """Pipelined collectives, which XLA:CPU takes for flags that it has no use for."""
+
+    def step(stack, x):
+        return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stack)[0]
+
+    args = jnp.ones((4, 16, 16)), jnp.ones((32, 16))
+    told = {}
+    for name in ("h100-8", "h100-8@recipe"):
+        plan = autoshard.search(
+            autoshard.trace(step, *args), name, mesh={"x": 8}, time_limit=5.0, baselines=False
+        )
+        again = Plan.from_json(plan.to_json())
+        lowered = autoshard.lower(again, step, *args)
+        told[name] = lowered.compiler_options
+        given = lowered.shard(*args)
+        np.testing.assert_allclose(lowered.jit()(*given), step(*args), rtol=1e-5)
+        assert (again.flags == "recipe") == ("recipe flags" in again.belief)
+    assert told["h100-8"] == {}
+    known = compat.known_flags(FLAGS["xla:gpu", "recipe"])
+    assert told["h100-8@recipe"] == known
+    assert known["xla_gpu_enable_while_loop_double_buffering"] is True
+    assert len([one for one in known if "pipeline" in one]) == 3

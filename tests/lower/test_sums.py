@@ -53,7 +53,7 @@ def test_which_values_may_wait():
     waiting = [products.index(p) for p in products if p.outputs[0] in sums.pending]
     assert len(products) == 6
     assert len(waiting) == 4
-    assert 0 not in waiting  # read twice; the scaled one is no plain term either
+    assert 0 not in waiting  # read twice; the scaled one is not a plain term either
     assert len(sums.joins) == 3
 
 
@@ -131,5 +131,5 @@ def test_a_value_that_is_no_term_may_not_be_unreduced(folded):
     stored = list(plan.decisions.stored)
     stored[program.outputs[0]] = (UNREDUCED,)
     other = replace(plan, decisions=replace(plan.decisions, stored=tuple(stored)))
-    with pytest.raises(PlanTypeError, match=r"is stored in \(-2,\), which is no layout of"):
+    with pytest.raises(PlanTypeError, match=r"is stored in \(-2,\), which is not a layout of"):
         check_plan(program, other)

@@ -11,7 +11,9 @@ from autoshard.cost.kernels import kernel_seconds
 from autoshard.cost.roofline import op_seconds
 from autoshard.machine.as_measured import REACHED, TYPICAL, as_measured
 from autoshard.machine.compiler import with_flags
-from autoshard.machine.load import load
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load, preset_text
+from autoshard.machine.names import parse_name
 from autoshard.program.kernels.records import Arithmetic, KernelWork
 
 
@@ -64,5 +66,22 @@ def test_flags_of_recipes_hide_collectives_and_are_told_to_the_compiler():
     assert compiler.options == {}
     assert recipe.options["xla_enable_async_all_gather"] is True
     assert str(recipe) == "xla:tpu with recipe flags"
-    with pytest.raises(ValueError, match="xla:gpu has no flags 'recipe'; it has default"):
-        with_flags(load("h100-8").chip.compiler, "recipe")
+    told = with_flags(load("h100-8").chip.compiler, "recipe")
+    assert told.options["xla_gpu_enable_while_loop_double_buffering"] is True
+    with pytest.raises(ValueError, match="xla:gpu has no flags 'racing'; it has default, recipe"):
+        with_flags(load("h100-8").chip.compiler, "racing")
+
+
+def test_a_name_says_the_flags_of_its_compiler(tmp_path):
+    machine, own = load("h100-64@recipe"), load("h100-64")
+    assert (machine.name, machine.family, machine.chips) == ("h100-64@recipe", "h100", 64)
+    assert machine.chip.compiler == with_flags(own.chip.compiler, "recipe")
+    assert not load("a100-8@recipe").chip.compiler.hides_collectives
+    assert load("h100@recipe", chips=8).chips == 8
+    file = tmp_path / "mine.toml"
+    file.write_text("chips = 8\n" + preset_text(parse_name("h100-8")))
+    assert load(f"{file}@recipe").chip.compiler.flags == "recipe"
+    with pytest.raises(MachineError, match="h100-64@racing: xla:gpu has no flags 'racing'"):
+        load("h100-64@racing")
+    with pytest.raises(MachineError, match="no machine 'h999-64'"):
+        load("h999-64@recipe")

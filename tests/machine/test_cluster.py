@@ -59,8 +59,8 @@ def test_all_faults_of_a_text():
         load_cluster("0 x v5p-16 + 2 x")
     assert str(caught.value) == (
         "the meshes '0 x v5p-16 + 2 x':\n"
-        "  * '0 x v5p-16' is no mesh; write v5p-16, or 4 x v5p-16\n"
-        "  * '2 x' is no mesh; write v5p-16, or 4 x v5p-16"
+        "  * '0 x v5p-16' is not a mesh; write v5p-16, or 4 x v5p-16\n"
+        "  * '2 x' is not a mesh; write v5p-16, or 4 x v5p-16"
     )
     with pytest.raises(ClusterError, match="there is one mesh; for one mesh use --machine"):
         load_cluster("v5p-16")

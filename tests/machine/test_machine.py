@@ -225,7 +225,7 @@ def test_all_faults_of_a_file_at_once(tmp_path):
     assert message == (
         f"{path} has 10 faults:\n"
         "  * overlap is 2; it must be from 0 to 1\n"
-        "  * chip.memory_bandwith is no key; did you mean memory_bandwidth?\n"
+        "  * chip.memory_bandwith is not a key; did you mean memory_bandwidth?\n"
         "  * chip.peak_flops.bfloat16 is -1; it must be positive\n"
         "  * chip.vector_flops is missing; write a number\n"
         "  * chip.memory_bandwidth is missing; write a number\n"
@@ -268,7 +268,7 @@ def test_records_cannot_be_changed():
 def test_machines_that_are_too_large_are_refused_at_once(name):
     message = refusal(name)
     assert message.splitlines()[0] in (
-        f"{shown(name)} has too many chips; the most are 1,048,576",
+        f"{shown(name)} has too many chips; a machine has 1,048,576 at most",
         f"no machine {shown(name)}",
     )
     assert len(message) < 1000

@@ -23,11 +23,11 @@ from autoshard.models.maxtext.express import (
     mesh_settings,
     slices_of,
 )
+from autoshard.models.maxtext.flags import PricedFlags, flag_settings, priced_flags
 from autoshard.models.maxtext.own_file import (
     base_settings,
     command,
     differences,
-    flag_settings,
     parted,
     yaml_text,
 )
@@ -241,18 +241,71 @@ def test_the_file_is_yaml_that_maxtext_takes():
         "ici_fsdp_parallelism: 8",
         "enable_dropout: false",
     ]
-    tpu, gpu = Target(8, ("tpu",)), Target(8, ("cuda",))
-    (words,) = flag_settings(tpu, {}).values()
-    assert all(word.startswith("--xla_tpu_") and "=" in word for word in words.split())
-    (words,) = flag_settings(gpu, {}).values()
-    assert all(word.startswith("--xla_gpu_") and "=" in word for word in words.split())
-    assert flag_settings(gpu, {}, room=False) == flag_settings(Target(8, ()), {}) == {}
-    for target in (tpu, gpu):
-        assert flag_settings(target, {"compile_xla_flags": ""}) == {}
     said, aside = parted({"attention": "flash", "head_dim": 64}, {"head_dim": 128})
     assert said == {"attention": "flash"}
     assert command(aside).endswith("THIS_FILE override_model_config=True head_dim=64")
     assert base_settings("models/mine.yml")["base_config"].endswith("/models/mine.yml")
+
+
+def test_a_file_says_the_flags_that_its_prices_rest_on():
+    v5p, h100 = load("v5p-8"), load("h100-8")
+    tpu, gpu = Target.of(v5p), Target.of(h100)
+    said, (why,) = _flags(tpu, v5p)
+    (words,) = said.values()
+    assert all(word.startswith("--xla_tpu_") and "=" in word for word in words.split())
+    assert why == "compile_xla_flags have weights gathered whole, as they are priced"
+    _, (_, told) = _flags(tpu, load("v5p-8@recipe"))
+    assert told.startswith("priced for v5p-8@recipe: set LIBTPU_INIT_ARGS='--xla_tpu_enable_async_")
+    taken = PricedFlags("recipe", True, "they are faster")
+    (words,) = _flags(gpu, h100, taken)[0].values()
+    assert all(word.startswith("--xla_gpu_") and "=" in word for word in words.split())
+    assert _flags(gpu, h100, replace(taken, take=False)) == ({}, ("they are faster",))
+    assert _flags(gpu, h100) == _flags(Target(8, ()), h100) == ({}, ())
+    for target in (tpu, gpu):
+        own = {"compile_xla_flags": ""}
+        assert flag_settings(target, own, h100, taken) == ({}, ())
+
+
+def test_flags_are_taken_where_they_are_faster_and_fit():
+    """Weights of a loop, gathered: with the flags of recipes a turn ahead."""
+    machine = load("h100-8")
+
+    def train(stack, x):
+        def loss(stack):
+            last = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stack)[0]
+            return jnp.sum(last.astype(jnp.float32) ** 2)
+
+        return jax.tree.map(lambda w, slope: w - 0.1 * slope, stack, jax.grad(loss)(stack))
+
+    shapes = (32, 8192, 8192), (8192, 8192)
+    program = trace(train, *(jax.ShapeDtypeStruct(one, jnp.bfloat16) for one in shapes))
+    plan = search(
+        program,
+        machine,
+        mesh={"x": 8},
+        requirements=["pin stack [None, x, None]", "pin x [x, None]", "pin result [None, x, None]"],
+        memory_limit=3.2 * 2**30,  # no room for the whole stack
+        by_schedule=False,  # as files are planned
+        time_limit=10.0,
+    )
+    found = priced_flags(plan, machine, lambda: program)
+    assert found is not None
+    assert found.take
+    assert found.why.startswith("compile_xla_flags are those of h100-8@recipe: with them this ")
+    tight = priced_flags(replace(plan, memory_limit=1.0), machine, lambda: program)
+    assert tight is not None
+    assert not tight.take
+    assert tight.why.endswith("; there is no memory for them")
+    rests = replace(plan, flags="recipe")
+    told = priced_flags(rests, load("h100-8@recipe"), lambda: program)
+    assert told == PricedFlags(
+        "recipe", True, "compile_xla_flags are those of h100-8@recipe, with which this is priced"
+    )
+    assert priced_flags(plan, load("v5p-8"), lambda: program) is None
+
+
+def _flags(target, machine, priced=None):
+    return flag_settings(target, {}, machine, priced)
 
 
 @pytest.mark.skipif(bool(why_missing("gpu")), reason=why_missing("gpu") or "installed")
@@ -274,7 +327,8 @@ def test_collectives_of_a_loop_are_pipelined_on_gpus():
     args = [jax.ShapeDtypeStruct(one, jnp.bfloat16) for one in shapes]
     stage = step.trace(*args).lower(lowering_platforms=("cuda",))
     target = target_of(machine, shape, "gpu")
-    (words,) = flag_settings(Target.of(machine), {}).values()
+    taken = PricedFlags("recipe", True, "")
+    (words,) = _flags(Target.of(machine), machine, taken)[0].values()
     flags = dict(word.removeprefix("--").split("=") for word in words.split())
     usual, pipelined = (
         compile_lowered(stage, shape, machine, target=replace(target, options=options))

@@ -99,7 +99,10 @@ def test_several_meshes_are_one_target():
     ("reference", "words"),
     [
         ("zoo:lion", "zoo:lion: the zoo has no 'lion'; it has 'layer'"),
-        ("zoo:layer?batch", "zoo:layer?batch: the settings are faulty:\n  - 'batch' is no setting"),
+        (
+            "zoo:layer?batch",
+            "zoo:layer?batch: the settings are faulty:\n  - 'batch' is not a setting",
+        ),
         ("zoo:layer?batch=1&batch=2", "  - 'batch' is given twice"),
         ("zoo:li%26on?kind=a%26b", "the zoo has no 'li&on'"),
         ("zoo:layer?depth=1", "unexpected keyword argument 'depth'"),
@@ -161,7 +164,7 @@ def test_a_framework_writes_its_own_file(zoo, capsys):
     capsys.readouterr()
     (zoo / "own.yml").write_text("steps: 10\n")
     assert main([*words, "-o", "own.yml", "--quiet"]) == 2
-    assert "'own.yml' is there already, and is no file of a framework" in capsys.readouterr().err
+    assert "'own.yml' is there already, and is not a file of a framework" in capsys.readouterr().err
     assert main([*words, "--quiet", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["file"].startswith("# autoshard:")
@@ -174,7 +177,10 @@ def test_a_framework_writes_its_own_file(zoo, capsys):
         ("mlp:tiny --as zoo", "--as zoo is for programs zoo:..., and 'mlp:tiny' is none"),
         ("zoo:layer --as maxtext", "--as maxtext is for programs maxtext:..., and 'zoo:layer'"),
         ("broken:it --as broken", "broken:it: zoo:broken of zoo writes no file of its own"),
-        ("zoo:layer --as zoo --refine 2", "--refine: not with --as, whose file cannot say it"),
+        (
+            "zoo:layer --as zoo --refine 2",
+            "--as writes cannot express --refine: leave it out",
+        ),
     ],
 )
 def test_what_no_file_can_say_is_refused(words, told, capsys):

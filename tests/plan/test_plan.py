@@ -214,7 +214,7 @@ def test_files_that_are_no_plan(plan: Plan, tmp_path: Path):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PlanError) as caught:
         Plan.load(path)
-    assert str(caught.value).startswith(f"{str(path)!r} is damaged: it is no text (byte 1); copy")
+    assert str(caught.value).startswith(f"{str(path)!r} is damaged: it is not text (byte 1); copy")
     path.write_text("[]")
     with pytest.raises(PlanError) as caught:
         Plan.load(path)

@@ -79,5 +79,5 @@ def test_the_evaluator_refuses_what_no_sum_explains():
     wrong = type(decisions)(tuple(stored), decisions.copy, decisions.mode, decisions.assignment)
     with pytest.raises(InconsistentPlanError) as error:
         evaluate(given.built.prices, wrong, given.mesh.names)
-    assert "is unreduced, but is no term of a sum" in str(error.value)
+    assert "is unreduced, but is not a term of a sum" in str(error.value)
     assert "is settled over some of its axes only" in str(error.value)

@@ -325,8 +325,8 @@ def test_keys_that_fit_nothing_are_all_named():
     with pytest.raises(LayoutsError) as caught:
         autoshard.laid_out(block, {"mlp": ROWS})
     assert str(caught.value) == (
-        "'mlp' is no key: write `scope float32[8,16]`, `scope in float32[8,16]` for what is read "
-        "there, or `scope:primitive float32[8,16]`"
+        "'mlp' is not a key: write `scope float32[8,16]`, `scope in float32[8,16]` for what is "
+        "read there, or `scope:primitive float32[8,16]`"
     )
 
 

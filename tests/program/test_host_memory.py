@@ -109,6 +109,6 @@ def test_no_such_argument_is_named() -> None:
     with pytest.raises(TraceError) as error:
         trace(momentum, *MOMENTS, host=["moments"])
     assert str(error.value) == (
-        "host='moments' names no argument; there is params, kept, x, [0]['a'], [0]['b'], "
+        "host='moments' names no argument; known: params, kept, x, [0]['a'], [0]['b'], "
         "[1]['a'], [1]['b'], [2]"
     )

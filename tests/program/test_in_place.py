@@ -86,7 +86,7 @@ def test_refs_that_are_no_arguments_are_refused() -> None:
         weights[...] += x
         return jnp.sum(x)
 
-    message = r"step reads or changes Refs that are no arguments of it: Ref\{float32\[4\]\}; pass"
+    message = r"step reads or changes Refs that are not arguments of it: Ref\{float32\[4\]\}; pass"
     with pytest.raises(TraceError, match=message):
         trace(step, f(4))
 

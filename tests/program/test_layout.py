@@ -110,7 +110,7 @@ def test_faulty_specs_are_named_all_at_once():
         "or reorder the mesh",
         "  * dimension 1: no mesh axis 'rows' in ('pod', 'data', 'model')",
         "  * dimension 2: axis 'data' already shards dimension 0",
-        "  * dimension 3: UNCONSTRAINED is no mesh axis; name it or use None",
+        "  * dimension 3: UNCONSTRAINED is not a mesh axis; name it or use None",
     ]
 
 

@@ -77,7 +77,7 @@ def test_what_the_mesh_has_not_is_refused_at_once():
         '"z" is not made of parts of the mesh (no such axis)',
         '"y":(1)2 is not made of parts of the mesh (y=4)',
     ]
-    with pytest.raises(SubAxisError, match="is no sharding; expected the form"):
+    with pytest.raises(SubAxisError, match="is not a sharding; expected the form"):
         from_shardy_text("P('x')", NAMES, SIZES)
 
 

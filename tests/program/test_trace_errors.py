@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import autoshard
@@ -95,3 +96,89 @@ def test_the_rule_that_the_message_proposes_is_taken() -> None:
         (8, FactorKind.PASS),
         (4, FactorKind.REDUCE),
     ]
+
+
+def test_a_failure_within_a_library_names_its_line():
+    with pytest.raises(TraceError, match=r"apply_updates does not trace at optax/\S+\.py:\d+: "):
+        trace(optax.apply_updates, 1.0, {"a": 1.0})
+
+
+def test_a_method_of_a_keras_model_is_answered_with_what_to_write():
+    class Model:
+        def train_step(self, state, data):
+            a, b, c, d = state
+            return a + b + c + d, data
+
+    Model.__module__ = "keras.src.models.model"
+    with pytest.raises(TraceError) as caught:
+        trace(Model().train_step, jnp.zeros(3), jnp.zeros(3))
+    said = str(caught.value)
+    assert "too many values to unpack" in said or "not enough values to unpack" in said
+    assert "train_step is a method of a Keras model" in said
+    assert "stateless_call and its optimizer's stateless_apply" in said
+
+
+class Tensor:
+    """As PyTorch's: it has a shape and a dtype, prints itself on lines, and is no array."""
+
+    shape, dtype = (4,), "torch.float32"
+
+    def __repr__(self):
+        return "tensor([1., 2.,\n        3., 4.])"
+
+
+Tensor.__module__ = "torch"
+
+
+@pytest.mark.parametrize("plan", [trace, lambda fn, *args: autoshard.jit(fn)(*args)])
+def test_tensors_of_pytorch_are_answered_with_how_they_become_arrays(plan):
+    def step(weights, x):
+        return x * weights["w"]
+
+    with pytest.raises(TraceError) as caught:
+        plan(step, {"w": Tensor()}, jnp.ones(4))
+    assert str(caught.value) == (
+        "step is given what is not an array of JAX:\n"
+        "  [0]['w'] is Tensor tensor([1., 2., 3., 4.])\n"
+        "tensors of PyTorch become arrays by torchax: extract_jax makes of a module its arrays and "
+        "a function of JAX, interop.jax_view of a step and its tensors the same of JAX "
+        "(docs/start/torchax.md)"
+    )
+
+
+def test_a_module_of_pytorch_is_answered_with_torchax():
+    def linear(x):
+        raise TypeError(f"linear(): argument 'input' must be Tensor, not {type(x).__name__} Tracer")
+
+    class Module:
+        def __call__(self, x):
+            raise TypeError("no such layer")
+
+    Module.__module__ = "torch.nn.modules.linear"
+    for step in (linear, Module()):
+        with pytest.raises(TraceError) as caught:
+            trace(step, jnp.zeros(3))
+        assert str(caught.value).endswith(
+            "\na module of PyTorch takes tensors, not arrays: torchax.extract_jax makes of it its "
+            "arrays and a function of JAX (docs/start/torchax.md)"
+        )
+
+
+def test_a_value_that_an_earlier_trace_left_behind_is_named():
+    key = jax.random.key(0)
+
+    def step(x):
+        nonlocal key
+        key, mine = jax.random.split(key)
+        return x * jax.random.bernoulli(mine, 0.5, x.shape)
+
+    assert trace(step, jnp.ones((4, 4))).name == "step"
+    with pytest.raises(TraceError) as caught:
+        trace(step, jnp.ones((4, 4)))
+    assert str(caught.value) == (
+        "step reads what is traced outside of it: key<fry>[]. What it calls keeps a value between "
+        "calls (a random key, a counter), or it closes over a value of a function that is being "
+        "traced; pass such values as arguments, and return those that change"
+    )
+    with pytest.raises(TraceError, match=r"reads what is traced outside of it: float32\[4\]\. "):
+        jax.jit(lambda x: trace(lambda y: x + y, jnp.ones(4)))(jnp.ones(4))

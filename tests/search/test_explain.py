@@ -76,7 +76,7 @@ def test_prices_are_no_more_exact_than_the_plan(program, pinned, monkeypatch):
     (value,) = values_to_explain(program, plan, "weights.down")
     said = loose.explain(value)
     assert set(asked) == {0.1}
-    assert "all else decided anew, each to 10.00% as is the plan itself:" in str(said)
+    assert "all else decided anew, each to 10.00 % as is the plan itself:" in str(said)
     exact = {one.layout: one for one in pinned.explain(value).alternatives}
     for one in said.alternatives:
         if one.step_seconds is None:
@@ -176,7 +176,7 @@ def test_the_closest_plan_is_the_closest_of_all(seed):
 def test_plans_are_compared(program, pinned):
     other = plan_of(program)
     text = str(pinned.against(other))
-    assert "what lies otherwise: " in text
+    assert "what is laid out otherwise: " in text
     assert "weights.up: f32[256@model, 1024@data] -> " in text
     assert f"(without {PIN})" in text
     with pytest.raises(PlanError, match="different meshes"):

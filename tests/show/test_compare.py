@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from autoshard.cli.main import main
+from autoshard.plan.records import Work
 from autoshard.show.compare import compared
 from tests.plan.text.test_page import plan as toy
 from tests.show.reading import read
@@ -24,6 +25,20 @@ def test_what_differs_stands_side_by_side():
     assert figures["machine"] == ["v5e-8", "v5p-8"]
     assert figures["all_gather@data"] == ["400.0 us", "200.0 us", "-200.0 us"]
     assert "None: all inputs and outputs lie alike." in text
+
+
+def test_tokens_a_second_and_mfu_where_both_know_them():
+    first = toy(work=Work(tokens=24_000, peak_seconds=0.006))
+    chips = math.prod(first.mesh.sizes)
+    quicker = replace(first.estimate, step_seconds=0.008)
+    found = read(compared(first, toy(estimate=quicker, work=first.work)))
+    figures = {row[0]: row[1:] for rows in found.tables for row in rows}
+    assert figures["tokens/s"] == ["2,000,000", "3,000,000", "+1,000,000"]
+    each = [f"{rate // chips:,}" for rate in (2_000_000, 3_000_000, 1_000_000)]
+    assert figures["tokens/s of a chip"] == [each[0], each[1], f"+{each[2]}"]
+    assert figures["MFU"] == ["50.0 %", "75.0 %", "+25.0 %"]
+    assert "B: 3,000,000 tokens/s" in found.all_text()
+    assert "tokens/s" not in read(compared(first, toy(work=None))).all_text().split("B - A")[-1]
 
 
 def test_plans_on_other_numbers_of_chips_are_held_to_chip_seconds():

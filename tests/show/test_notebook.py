@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import importlib
+import json
 from types import SimpleNamespace
 
 from IPython.core.formatters import DisplayFormatter
 
 from autoshard.machine.load import load
+from autoshard.search.meshes.plan import PipelinePlan
 from autoshard.show.notebook import SHOWN, register
+from autoshard.show.sweep.file import read_sweep
+from autoshard.show.sweep.serving_file import read_serving
+from autoshard.study.frontier import Frontier
+from autoshard.study.robust.record import Robust
 from autoshard.study.whatif.table import WhatIf
+from tests.cli.known_explanations import difference, explanation
+from tests.kept import write_kinds
 from tests.problem.requirements.programs import train_program
 from tests.show.reading import read
 from tests.show.test_page import toy
+
+KINDS = {
+    "sweep": (lambda data: read_sweep(json.dumps(data)), "tokens/s a chip"),
+    "serving": (lambda data: read_serving(json.dumps(data)), "Largest batch that fits"),
+    "frontier": (Frontier.from_json, "a GiB less costs"),
+    "robust": (Robust.from_json, "the plan stays best"),
+    "pipeline": (PipelinePlan.from_json, "once a step"),
+}
+"""What a notebook shows beside plans, programs and machines, and words that stand there."""
 
 
 def test_a_notebook_shows_a_plan():
@@ -23,8 +40,7 @@ def test_a_notebook_shows_a_plan():
     text = found.all_text()
     assert "toy on v5e-8" in text
     assert "Which devices hold which part" in text
-    assert "script" not in found.tags
-    assert "h2" not in found.tags
+    assert not {"script", "button", "h2"} & set(found.tags)
 
 
 def test_a_notebook_shows_machines_programs_and_sweeps():
@@ -40,6 +56,27 @@ def test_a_notebook_shows_machines_programs_and_sweeps():
     assert "2.77 TB/s" in shown["Machine"]
     assert "weights.up" in shown["Program"]
     assert "llama" in shown["WhatIf"]
+
+
+def test_a_notebook_shows_all_that_commands_answer(tmp_path):
+    """As it shows them: a heading of a notebook is its own, so that none is of the second rank."""
+    write_kinds(tmp_path)
+    shell = SimpleNamespace(display_formatter=DisplayFormatter())
+    register(shell)
+    data = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in KINDS}
+    for name, (read_back, said) in KINDS.items():
+        one = read_back(data[name])
+        found = read(shell.display_formatter.format(one)[0]["text/html"])
+        assert not {"script", "button", "h2"} & set(found.tags), name
+        assert said in found.all_text(), name
+
+
+def test_an_explanation_is_its_text():
+    shell = SimpleNamespace(display_formatter=DisplayFormatter())
+    register(shell)
+    for one in (explanation(0), difference()):
+        text = read(shell.display_formatter.format(one)[0]["text/html"]).all_text()
+        assert text == " ".join(str(one).split())
 
 
 def test_what_shows_itself_is_there():

@@ -245,7 +245,10 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     )
     capsys.readouterr()
     assert main(["report", "plan.json", "-o", "p.html", "--verification", "verdict.json"]) == 0
-    assert capsys.readouterr().err == "autoshard: wrote p.html\n"
+    said = capsys.readouterr().err.splitlines()
+    assert (said[0], said[-1]) == ("tracing mlp:tiny", "autoshard: wrote p.html")
+    assert main(["report", "plan.json", "-o", "q.html", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
     found = read((tmp_path / "p.html").read_text())
     assert {"memory", "compute", "advice", "sensitivity", "verification"} <= set(titles(found))
     advised = next(rows for rows in found.tables if rows[0][:2] == ["what", "how"])

@@ -71,7 +71,7 @@ def test_what_is_saved_is_searched_for_and_products_of_floats_are_narrowed():
     kept = next(one for one in told if one.how == "--remat search")
     assert kept.priced == SEARCHED
     assert kept.what == (
-        "32.0 MiB per device saved for the backward pass, not computed again there"
+        "keeping 32.0 MiB per device for the backward pass instead of computing it again"
     )
     best = autoshard.search(program, "h100-4", mesh={"x": 4}, remat="search", baselines=False)
     assert kept.step_seconds == pytest.approx(best.estimate.step_seconds, rel=0.02)

@@ -171,7 +171,7 @@ def test_a_scatter_makes_what_it_scatters_where_xla_fuses_that(libraries: bool) 
 def test_nothing_is_written_over_the_result_of_a_librarys_product(
     libraries: bool, kept: int
 ) -> None:
-    """The gradient of the logits takes their place where products are no library's calls."""
+    """The gradient of the logits takes their place where products are not calls of a library."""
 
     def step(w: Any, x: Any) -> Any:
         return jax.nn.gelu(x @ w)

@@ -35,7 +35,7 @@ class Contents:
 
 
 def contents(path: str) -> Contents | None:
-    """What stands in a file; None where it is no text, is very long, or cannot be read."""
+    """What stands in a file; None where it is not text, is very long, or cannot be read."""
     try:
         if os.path.getsize(path) > MOST_BYTES:
             return None
@@ -69,7 +69,7 @@ def _object(text: str, path: str) -> Contents:
 
 
 def _first(text: str | bytes) -> frozenset[str]:
-    """The keys of the first entry of a list; none where it is no list of objects."""
+    """The keys of the first entry of a list; none where it is not a list of objects."""
     import msgspec
 
     try:
@@ -80,7 +80,7 @@ def _first(text: str | bytes) -> frozenset[str]:
 
 
 def _columns(text: str) -> frozenset[str]:
-    """The names that a table begins with; none where it is no table."""
+    """The names that a table begins with; none where it is not a table."""
     lines = text.splitlines()
     try:
         rows = list(csv.reader(lines[:2]))

@@ -177,7 +177,7 @@ KINDS = (
         "the list of machines",
         "autoshard machines --json",
         "give a name of it",
-        _rows("machine", "memory"),
+        _rows("machine", "google_name"),
     ),
     Kind(
         "the list of programs",

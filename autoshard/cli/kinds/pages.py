@@ -45,7 +45,7 @@ def two_plans(
     """The page of PLAN beside another one.
 
     Raises:
-      CommandError: one of them is no plan for one mesh, or more than the page is asked for.
+      CommandError: one of them is not a plan for one mesh, or more than the page is asked for.
     """
     from autoshard.cli.search import load_plan
     from autoshard.show.compare import compared

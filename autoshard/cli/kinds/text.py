@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import CommandError
-from autoshard.units import format_gap, visible
+from autoshard.units import format_gap, format_percent, visible
 
 if TYPE_CHECKING:
     from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
@@ -26,24 +26,28 @@ def schedule_text(outcome: ScheduleOutcome, name: str, reason: str, columns: int
       reason: why this placement was chosen, where there were others.
       columns: of the drawing.
     """
-    from autoshard.solve.schedule.drawing import draw_text
-    from autoshard.terminal import drawing_columns, paragraph
+    from autoshard.solve.schedule.drawing import LEGEND, draw_text
+    from autoshard.terminal import drawing_columns, paragraph, table
 
     timeline, limits = outcome.timeline, outcome.instance.memory_limit
     assert timeline is not None
-    peaks = " ".join(f"{peak:.12g}" for peak in timeline.peak_memory)
+    rows = [("mesh", "memory at its peak", *(["limit"] if limits else []))]
+    for mesh, peak in enumerate(timeline.peak_memory):
+        known = [f"{limits[mesh]:,.12g}"] if limits else []
+        rows.append((str(mesh), f"{peak:,.12g}", *known))
     lines = [
-        f"{outcome.instance.name or name}: {outcome}",
+        paragraph(f"{outcome.instance.name or name}: {outcome}"),
         paragraph(
-            f"makespan {timeline.makespan:.12g}, span {timeline.span:.12g}, "
-            f"bubble {timeline.bubble:.1%}, found by {outcome.found_by}"
+            f"makespan {timeline.makespan:,.12g}, span {timeline.span:,.12g}, "
+            f"bubble {format_percent(timeline.bubble)}, found by {outcome.found_by}"
         ),
-        f"memory taken at most, by mesh: {peaks}",
+        "",
+        table(rows, right=(0, 1, 2), indent=0),
+        "times and memory: in the units of the problem's file",
+        "",
+        *([paragraph(reason), ""] if reason else []),
+        paragraph(LEGEND),
     ]
-    if limits is not None:
-        lines.append(f"memory limit, by mesh:         {' '.join(f'{m:.12g}' for m in limits)}")
-    if reason:
-        lines.append(reason)
     return "\n".join([*lines, draw_text(timeline, min(columns, drawing_columns()))])
 
 
@@ -158,7 +162,7 @@ def show_command(options: argparse.Namespace) -> int:
     if kind is None:
         makers = (f"`{kind.made}`" for kind in KINDS if kind.what in PRINTERS)
         raise CommandError(
-            f"{options.plan!r} is no file of a command; show reads those of {', '.join(makers)}"
+            f"{options.plan!r} is not a file of a command; show reads those of {', '.join(makers)}"
         )
     if options.json:
         print(json.dumps(data))

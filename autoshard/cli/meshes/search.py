@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.outputs import DRAWING, PLAN, TRACE, require_outputs, written
 from autoshard.cli.progress import ProgressLine
+from autoshard.units import listed, them
 
 if TYPE_CHECKING:
     from autoshard.models.providers import Target
@@ -33,7 +34,10 @@ def search_meshes_command(options: argparse.Namespace) -> int:
     }
     given = [name for name, value in refused.items() if value]
     if given:
-        raise CommandError(f"{', '.join(given)}: not for several meshes; leave out, or --machine")
+        raise CommandError(
+            f"--meshes does not take {listed(given)}: leave {them(given)} out, or plan for one "
+            "mesh with --machine"
+        )
     started = time.monotonic()
     with ProgressLine(quiet=options.quiet) as line:
         plan = _found(options, line, started)

@@ -25,7 +25,7 @@ from autoshard.cli.common import (
     too_much_work,
 )
 from autoshard.cli.outputs import TRACE, require_outputs
-from autoshard.units import counted
+from autoshard.units import counted, listed, them
 
 if TYPE_CHECKING:
     from autoshard.models.find import Found
@@ -57,7 +57,10 @@ def verdicts_of(options: argparse.Namespace) -> list[Verdict]:
     given = {"--machine": options.machine, "--explicit": options.explicit}
     refused = [name for name, value in (given | {"--compile": options.compile}).items() if value]
     if refused:
-        raise CommandError(f"{', '.join(refused)}: not for a plan for several meshes; leave out")
+        raise CommandError(
+            f"a plan for several meshes is verified without {listed(refused)}: leave "
+            f"{them(refused)} out"
+        )
     require_outputs(options, trace=TRACE)
     try:
         plan = PipelinePlan.load(options.plan)

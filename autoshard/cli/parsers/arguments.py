@@ -44,8 +44,8 @@ def mesh(text: str) -> dict[str, int | tuple[int, ...]]:
         sizes = tuple(map(int, match[2].split("*"))) if match else ()
         if match is None or min(sizes) < 1:
             raise argparse.ArgumentTypeError(
-                f"{part.strip()!r} is no mesh axis; write names and sizes such as data=2,model=4, "
-                "or 2x4"
+                f"{part.strip()!r} is not a mesh axis; write names and sizes such as "
+                "data=2,model=4, or 2x4"
             )
         if match[1] in axes:
             raise argparse.ArgumentTypeError(
@@ -60,9 +60,9 @@ def fraction(text: str) -> float:
     try:
         number = float(text.rstrip("% ")) / (100 if text.rstrip().endswith("%") else 1)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share; write 1% or 0.01") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 1% or 0.01") from error
     if not 0 <= number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share of 0% to 99%; write 1% or 0.01")
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 0 % to 99 %; write 1% or 0.01")
     return number
 
 
@@ -71,7 +71,8 @@ def seconds(text: str) -> float:
     try:
         number = float(text.strip().removesuffix("s"))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; write 60") from error
+        said = f"{text!r} is not a number of seconds; write 60"
+        raise argparse.ArgumentTypeError(said) from error
     if not 0 < number < 1e9:
         raise argparse.ArgumentTypeError(
             f"{text!r} must be more than 0 and less than 1e9 seconds; write 60"
@@ -84,7 +85,7 @@ def amount(text: str) -> float:
     try:
         number = float(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number; write 15e12") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number; write 15e12") from error
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} must be more than 0 and finite; write 15e12")
     return number
@@ -182,7 +183,7 @@ def _whole_from(least: int, text: str) -> int:
     try:
         number = int(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; write 4") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; write 4") from error
     if number < least:
         raise argparse.ArgumentTypeError(f"{text!r} must be at least {least}; write 4")
     return number
@@ -193,7 +194,7 @@ def numbers(text: str) -> tuple[float, ...]:
     try:
         found = tuple(float(word) for word in text.split(",") if word.strip())
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} are no numbers; write 0.5,1.5") from error
+        raise argparse.ArgumentTypeError(f"{text!r} are not numbers; write 0.5,1.5") from error
     if not found or not all(0 < number < float("inf") for number in found):
         raise argparse.ArgumentTypeError(
             f"{text!r} must be finite numbers above 0, such as 0.5,1.5"

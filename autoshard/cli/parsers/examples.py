@@ -1,6 +1,10 @@
 """An example of every command, as `--help` shows it at its end; a test reads each by its parser."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "": (
+        "autoshard search llama3-8b --machine v5p-64 -o plan.json",
+        "autoshard report plan.json -o plan.html",
+    ),
     "search": (
         "autoshard search llama3-8b --machine v5p-64 -o plan.json",
         "autoshard search model.py:train --machine h100-8 --mesh 2x4 --memory-limit 60GiB",

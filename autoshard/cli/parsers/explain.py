@@ -48,3 +48,4 @@ def add_explain(commands: Any) -> None:
         help="seconds to prepare, and for each value (default 60)",
     )
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")

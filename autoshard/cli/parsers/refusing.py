@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(choice) for choice in action.choices]
-        hint = did_you_mean(str(value), known) or f"there is {', '.join(known)}"
+        hint = did_you_mean(str(value), known) or f"known: {', '.join(known)}"
         raise argparse.ArgumentError(action, f"{value!r} is not known; {hint}")
 
 

@@ -57,3 +57,4 @@ def add_report(commands: Any) -> None:
         parser.add_argument(option, metavar="FILE", help=summary)
     cli_arguments.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")

@@ -36,7 +36,7 @@ def add_robust(commands: Any) -> None:
         metavar="SHARE",
         type=cli_arguments.fraction,
         default=0.01,
-        help="a plan is better where it is cheaper by this share (default 1%%)",
+        help="a plan is better where it is cheaper by this share (default 1 %%)",
     )
     parser.add_argument("--mesh", metavar="AXES", type=cli_arguments.mesh, help="as of search")
     parser.add_argument(
@@ -94,5 +94,5 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(
-        f"{text!r} is no range; write chip.memory_bandwidth=2.8e12..3.4e12"
+        f"{text!r} is not a range; write chip.memory_bandwidth=2.8e12..3.4e12"
     )

@@ -73,7 +73,7 @@ def _add_long(parser: Any) -> None:
             metavar="SHARE",
             type=cli_arguments.fraction,
             default=share / 100,
-            help=f"how far the compiled {noun} may be from the predicted one (default {share}%%)",
+            help=f"how far the compiled {noun} may be from the predicted one (default {share} %%)",
         )
     parser.add_argument(
         "--compile-limit",

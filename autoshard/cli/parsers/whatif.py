@@ -86,7 +86,7 @@ def add_sweep(parser: Any) -> None:
         metavar="SHARE",
         type=cli_arguments.fraction,
         default=0.02,
-        help="stop a row when proven to be this close to the best (default 2%%)",
+        help="stop a row when proven to be this close to the best (default 2 %%)",
     )
     parser.add_argument(
         "--workers",

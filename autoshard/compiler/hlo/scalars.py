@@ -17,7 +17,7 @@ from autoshard.compiler.hlo.places import Place
 from autoshard.compiler.hlo.shapes import ArrayShape
 
 MOST_ELEMENTS = 65536
-"""A larger table is no index."""
+"""A larger table is not an index."""
 
 _ITEM = re.compile(r"-?\d+|true|false")
 _INTEGER = re.compile(r"(pred|[su]\d+)$")

@@ -45,7 +45,7 @@ def parse_shape(text: str) -> Shape:
     """The shape that `text` spells (memoised).
 
     Raises:
-      ValueError: it is no shape.
+      ValueError: it is not a shape.
 
     >>> str(parse_shape("bf16[8,128]{1,0:T(8,128)}"))
     'bf16[8, 128]'
@@ -54,7 +54,7 @@ def parse_shape(text: str) -> Shape:
     if not text.startswith("("):
         found = _ARRAY.match(text)
         if found is None:
-            raise ValueError(f"{text[:80]!r} is no HLO shape; write one such as bf16[8,128]")
+            raise ValueError(f"{text[:80]!r} is not an HLO shape; write one such as bf16[8,128]")
         sizes = (part.strip().removeprefix("<=") for part in found[2].split(","))
         return ArrayShape(found[1], tuple(int(size) for size in sizes if size))
     parts: list[Shape] = []

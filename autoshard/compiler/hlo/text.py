@@ -44,7 +44,7 @@ _FRAME_FIELD = re.compile(r"(\w+)=(\d+)")
 
 
 class HloTextError(ValueError):
-    """A text that is no HLO module; says where."""
+    """A text that is not an HLO module; says where."""
 
     def __init__(self, where: str) -> None:
         super().__init__(f"{where}; give a module as the XLA of JAX 0.10 to 0.12 writes it")
@@ -54,7 +54,7 @@ def read_module(text: str) -> Module:
     """Read the text of a module.
 
     Raises:
-      HloTextError: it does not begin with `HloModule`, a line is no instruction, or there is no
+      HloTextError: it does not begin with `HloModule`, a line is not an instruction, or there is no
         entry computation.
     """
     lines = text.splitlines()
@@ -111,13 +111,13 @@ def read_module(text: str) -> Module:
 def _read_instruction(text: str, number: int) -> Instruction:
     head = _HEAD.match(text)
     if head is None:
-        raise HloTextError(f"line {number}: {text.strip()[:80]!r} is no instruction")
+        raise HloTextError(f"line {number}: {text.strip()[:80]!r} is not an instruction")
     array = _ARRAY.match(text, head.end())
     end = array.end() if array else _closing(text, head.end())
     opcode = _OPCODE.match(text, end) if end else None
     close = _closing(text, opcode.end() - 1) if opcode else None
     if opcode is None or close is None:
-        raise HloTextError(f"line {number}: {text.strip()[:80]!r} is no instruction")
+        raise HloTextError(f"line {number}: {text.strip()[:80]!r} is not an instruction")
     argument = text[opcode.end() : close - 1]
     operands: tuple[str, ...] = ()
     if opcode[1] not in ("constant", "parameter", "iota"):

@@ -144,5 +144,5 @@ def grid_shards(equation: Any, cut: Cut) -> dict[int, int]:
         shards[one.axis] = max(counts)
     if parts or cut.partial:
         reasons = "; ".join(f"axis {axis} of its grid: {reason}" for axis, reason in found.whole)
-        raise refused(cut, reasons or "what is cut is no axis of its grid")
+        raise refused(cut, reasons or "what is cut is not an axis of its grid")
     return {axis: count for axis, count in shards.items() if count > 1}

@@ -105,7 +105,7 @@ def place_partition(
     dispatch: Sequence[float] = (),
     layout: Layout | None = None,
     specs: Mapping[Slot, PartitionSpec] | None = None,
-    compiler_options: Mapping[str, Any] | None = None,
+    compiler_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
 ) -> LoweredMpmd:
     """Lower a step that was cut into stages.
 
@@ -122,7 +122,7 @@ def place_partition(
         default it takes no time.
       layout: how an input is sharded on a mesh; by default `batch_sharded`.
       specs: how single slots are sharded; for them `layout` is not asked.
-      compiler_options: for every program, as `jax.jit` takes them.
+      compiler_options: for every program, or for those of each mesh, as `jax.jit` takes them.
 
     Raises:
       ScheduleError: the schedule is not made for these stages and microbatches, or merged tasks
@@ -140,6 +140,8 @@ def place_partition(
     else:
         merges = merges_by(merge, schedule)
     script = merge_script(script, merges)
+    if compiler_options is None or isinstance(compiler_options, Mapping):
+        compiler_options = [compiler_options or {}] * len(meshes)
     layouts = _layouts(partition, script, meshes, layout or batch_sharded, specs or {})
     return LoweredMpmd(
         partition,

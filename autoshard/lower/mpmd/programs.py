@@ -22,9 +22,12 @@ def programs_of(
     partition: Partition,
     script: Script,
     layouts: Mapping[Slot, NamedSharding],
-    compiler_options: Mapping[str, Any] | None,
+    compiler_options: Sequence[Mapping[str, Any]],
 ) -> tuple[Any, ...]:
-    """A jitted function for every unit; units that are equal get one and the same."""
+    """A jitted function for every unit; units that are equal get one and the same.
+
+    `compiler_options` are those of the programs of each mesh.
+    """
     runs: dict[int, list[tuple[int, Run]]] = {}
     for number, one in enumerate(script.instructions):
         if isinstance(one, Run):
@@ -45,7 +48,7 @@ def programs_of(
                 function_of(unit, inner),
                 donate_argnums=donated,
                 out_shardings=shardings,
-                compiler_options=dict(compiler_options or {}),
+                compiler_options=dict(compiler_options[unit.mesh]),
             )
         programs.append(known[key])
     return tuple(programs)

@@ -6,5 +6,6 @@ in_parts    one op on whole arrays, of which each device runs its part
 indexed     ops that look up places in a dimension that is cut
 windows     windows that slide over a dimension that every device has whole
 ragged      ragged products
+sent_rows   rows that parts send to each other
 transforms  Fourier transforms, in the order of dimensions that XLA:CPU needs
 """

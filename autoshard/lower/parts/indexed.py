@@ -55,7 +55,8 @@ def gather(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     operand, indices = arrays
     shape = equation.invars[0].aval.shape
     sizes = list(params["slice_sizes"])
-    looked_up = [d for d in numbers.start_index_map if cut.axes(0, d)]
+    # What takes all of a dimension starts at 0, or is filled: so it does on each part.
+    looked_up = [d for d in numbers.start_index_map if cut.axes(0, d) and sizes[d] < shape[d]]
     for d, size in enumerate(shape):
         if not cut.axes(0, d) or d in numbers.operand_batching_dims:
             continue

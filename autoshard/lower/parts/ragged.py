@@ -6,14 +6,15 @@ XLA's partitioner gathers rows and groups. Here every device runs the product it
                   clip(ends, first, last) - clip(starts, first, last)
     groups cut    the rows of the device's own groups are rolled to the front, where their sizes
                   find them; results are rolled back, and zero in all other rows
-
     both cut      over the same axes: rows are sent to their groups (`row_exchange`)
+    batches       of which each has sizes of its own: one product after another
 
 What else is cut (columns, contracted and batch dimensions) leaves the product as it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,13 @@ from jax import lax
 from autoshard import compat
 from autoshard.lower.parts.cut import Cut
 from autoshard.lower.parts.row_exchange import exchange
-from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product, sizes_of_rows
+from autoshard.program.ragged import (
+    RaggedKind,
+    RaggedProduct,
+    ragged_product,
+    sizes_of_rows,
+    without_batch,
+)
 
 
 def ragged_dot(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
@@ -40,7 +47,7 @@ def ragged_dot(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
         count = left.shape[product.ragged]
         sizes = sizes_of_rows(sizes, cut.devices.place(rows) * count, count)
     if not groups:
-        return compat.bind_equation(equation, [left, right, sizes])
+        return _of_each_batch(equation, product, left, right, sizes)
     count = sizes.shape[-1] // cut.devices.count(groups)
     start = cut.devices.place(groups) * count
     before = jnp.sum(jnp.where(jnp.arange(sizes.shape[-1]) < start, sizes, 0))
@@ -53,6 +60,44 @@ def ragged_dot(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     row = lax.broadcasted_iota(own.dtype, result.shape, product.ragged_result)
     result = jnp.where(row < jnp.sum(own), result, jnp.zeros((), result.dtype))
     return [jnp.roll(result, before, product.ragged_result)]
+
+
+def _of_each_batch(
+    equation: Any, product: RaggedProduct, left: Any, right: Any, sizes: Any
+) -> list[Any]:
+    """The product, of each batch by itself where batches have sizes of their own.
+
+    XLA:TPU knows no such product ("group_sizes with rank > 1 are not yet supported", libtpu of
+    JAX 0.12.0). The parts of a user's `shard_map` are batches, of which a device has one mostly.
+    """
+    batch = len(product.batch)
+    lefts, rights = zip(*product.batch, strict=True) if batch else ((), ())
+    if not batch or product.before != tuple(lefts):
+        return compat.bind_equation(equation, [left, right, sizes])
+    front = range(batch)
+    lead = tuple(left.shape[d] for d in lefts)
+    one, other = jnp.moveaxis(left, lefts, front), jnp.moveaxis(right, rights, front)
+    count = math.prod(lead)
+    arrays = [array.reshape(count, *array.shape[batch:]) for array in (one, other, sizes)]
+    numbers = without_batch(product)
+    params = equation.params
+
+    def run(given: Sequence[Any]) -> Any:
+        left, right, sizes = given
+        return lax.ragged_dot_general(
+            left,
+            right,
+            sizes,
+            numbers,
+            precision=params["precision"],
+            preferred_element_type=params["preferred_element_type"],
+        )
+
+    result = run([array[0] for array in arrays])[None] if count == 1 else lax.map(run, arrays)
+    result = result.reshape(*lead, *result.shape[1:])
+    if product.kind is RaggedKind.CONTRACTED:  # of which groups come first
+        result = jnp.moveaxis(result, batch, 0)
+    return [result]
 
 
 def _exchanged(

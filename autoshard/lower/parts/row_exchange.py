@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from autoshard.compat.row_exchange import received
 from autoshard.lower.parts.cut import Cut
 from autoshard.program.kernels.known.record import LANES
 from autoshard.program.ragged import ROUNDS, sizes_of_rows, window_rows
@@ -75,8 +76,8 @@ class Exchange:
 
         def sent(part: Any, empty: Any) -> Any:
             found = lax.ragged_all_to_all(
-                _in_lanes(part),
-                _in_lanes(empty),
+                in_lanes(part),
+                in_lanes(empty),
                 there[mine],
                 sizes[mine],
                 here[mine],
@@ -98,8 +99,8 @@ class Exchange:
 
         def sent(window: Any, into: Any) -> Any:
             found = lax.ragged_all_to_all(
-                _in_lanes(window),
-                _in_lanes(into),
+                in_lanes(window),
+                in_lanes(into),
                 here[:, mine],
                 sizes[:, mine],
                 there[:, mine],
@@ -129,7 +130,7 @@ class Exchange:
             return lax.while_loop(go_on, run, (jnp.int32(0), first))[1]
 
 
-def _in_lanes(rows: Any) -> Any:
+def in_lanes(rows: Any) -> Any:
     """Rows whose elements fill whole tiles of a TPU: `[rows, ..., 128]`, where they can be cut so.
 
     XLA:TPU sends rows that are tiles of one row each otherwise, and takes four times as long to
@@ -141,13 +142,9 @@ def _in_lanes(rows: Any) -> Any:
 
 def _picked(parts: Any, begin: Integers, sizes: Integers, into: Any, place: Integers) -> Any:
     """`into` with `sizes` rows of each of `parts`: from `begin` of that on, to `place` on."""
-    from_each = jnp.arange(into.shape[0])[:, None] - place
-    is_from = (from_each >= 0) & (from_each < sizes)
-    source = jnp.argmax(is_from, axis=1)
-    row = jnp.take_along_axis(begin + from_each, source[:, None], 1)[:, 0]
-    rows = parts[source, jnp.clip(row, 0, parts.shape[1] - 1)]
-    which = jnp.expand_dims(is_from.any(axis=1), range(1, rows.ndim))
-    return jnp.where(which, rows, into)
+    rows = parts.shape[1]
+    first = jnp.arange(parts.shape[0], dtype=jnp.int32) * rows
+    return received(parts.reshape(-1, *parts.shape[2:]), into, first + begin, sizes, place)
 
 
 def exchange(

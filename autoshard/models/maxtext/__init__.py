@@ -12,6 +12,7 @@ step        from a configuration to a step and its arguments
 serve       from a configuration to a step of its engine: of a prompt, or of a token
 splits      the splits of the devices over MaxText's mesh that are worth pricing
 express     the best plan that a file of MaxText's configuration can express
+flags       the flags of XLA that the file says
 own_file    the file, and what it costs against the free plan
 """
 

@@ -12,6 +12,7 @@ import importlib
 import io
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -71,7 +72,7 @@ def configured(name: str, target: Target, settings: Mapping[str, Any]) -> Any:
     except (Exception, SystemExit) as error:  # it exits with 2, and tells why on stderr
         why = error.__context__ if isinstance(error, SystemExit) else error
         what = "MaxText refuses this configuration"
-        raise ProgramError(f"{what}: {why or told.getvalue()}") from error
+        raise ProgramError(f"{what}: {_reasons(why) or told.getvalue()}") from error
 
 
 def module(name: str) -> Any:
@@ -144,6 +145,23 @@ def _environment() -> Iterator[None]:
     finally:
         for name in missing:
             del os.environ[name]
+
+
+def _reasons(error: BaseException | None) -> str:
+    """Why it is refused: of pydantic's errors the keys and the sentences, not all the values."""
+    if error is None or not hasattr(error, "errors"):
+        return str(error or "")
+    found: list[dict[str, Any]] = error.errors()  # type: ignore[attr-defined]
+    return "; ".join(": ".join((*map(str, one["loc"]), _sentence(one))) for one in found)
+
+
+def _sentence(one: Mapping[str, Any]) -> str:
+    """What one of pydantic's errors says; of a long list of words the nearest."""
+    if one["type"] not in ("literal_error", "enum"):
+        return one["msg"].removeprefix("Value error, ")
+    given, known = str(one["input"]), re.findall(r"'([^']*)'", one["ctx"]["expected"])
+    meant = did_you_mean(given, known) or f"it takes {', '.join(known)}"
+    return f"it does not know {given!r}; {meant}"
 
 
 def _check_model(name: str, folder: Path) -> None:

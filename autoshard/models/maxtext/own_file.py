@@ -15,22 +15,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autoshard import compat
 from autoshard.machine.machine import Machine
 from autoshard.models.maxtext.config import configured, model_keys, module
 from autoshard.models.maxtext.express import Choice, Expression, Trial, slices_of
+from autoshard.models.maxtext.flags import flag_settings, priced_flags, step_of
 from autoshard.models.maxtext.step import train_step
 from autoshard.models.providers import OwnFile, ProgramError, Target
 from autoshard.plan.plan import Plan
 from autoshard.program.trace import Program, trace
 from autoshard.search.options import SearchOptions
 from autoshard.search.search import candidates
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import format_bytes, format_percent, format_seconds
 
 _NOT_OF_THE_STEP = {"base_config", "compile_topology", "compile_topology_num_slices"}
-ROOM = 0.1
-"""The share of the memory limit that must be left for collectives of loops to be pipelined; it took
-4 % of the peak of a Gemma with 2 billion parameters on 8 GPUs."""
 SHOWN = 8
 """So many of the other choices are listed."""
 COMMAND = "python -m maxtext.trainers.pre_train.train_compile"
@@ -58,7 +55,10 @@ def own_file(
     summary = _summary(search, best, free)
     config = search.config_of(best.choice)
     said, aside = parted(search.settings_of(best.choice), model_keys(config.model_name))
-    flags = flag_settings(target, settings, room=has_room(best.plan, machine, asked))
+    own = best.plan
+    priced = priced_flags(own, machine, lambda: step_of(search, best, own.program))
+    flags, why = flag_settings(target, settings, machine, priced)
+    summary = (*summary, *why)
     keys = {**base_settings(name), **said, **device_settings(target, machine), **flags}
     text = yaml_text(keys, [f"autoshard: {command(aside)}", *summary])
     check_read_back(text, aside, target, config, best.plan)
@@ -166,44 +166,6 @@ def device_settings(target: Target, machine: Machine) -> dict[str, Any]:
     return found
 
 
-def flag_settings(
-    target: Target, settings: Mapping[str, Any], *, room: bool = True
-) -> dict[str, str]:
-    """The flags with which a compiler makes of the step what is planned; the user's own go before.
-
-    By default XLA:TPU cuts a product whose operand is gathered, or whose result is scattered, into
-    one piece for each device, and permutes between them. Every piece reads and writes the whole
-    result, so that products of large batches take several times as long.
-
-    XLA:GPU lets a turn of a loop wait for the weights that it gathers, and for the gradients that
-    it sums. Pipelined, those of one turn move during another one; MaxText's own scripts for GPUs
-    (`configs/gpu`) have that in `XLA_FLAGS`. It takes memory for the weights of one turn more.
-
-    Args:
-      target: the devices.
-      settings: the user's.
-      room: whether there is memory for that.
-
-    >>> flag_settings(Target(8, ("cuda",)), {}, room=False)
-    {}
-    """
-    if "compile_xla_flags" in settings:
-        return {}
-    words: list[str] = []
-    if target.hardware == "tpu":
-        names = ("all_gather", "reduce_scatter")
-        words = [f"--xla_tpu_enable_windowed_einsum_for_{name}=false" for name in names]
-    elif target.hardware == "gpu" and room:
-        words = [f"--{name}={value}" for name, value in compat.pipelined_collectives().items()]
-    return {"compile_xla_flags": " ".join(words)} if words else {}
-
-
-def has_room(plan: Plan, machine: Machine, asked: SearchOptions) -> bool:
-    """Whether a plan leaves `ROOM` of the memory that it may take."""
-    limit = machine.chip.usable_bytes if asked.memory_limit is None else asked.memory_limit
-    return plan.estimate.expected_bytes <= (1 - ROOM) * limit
-
-
 def yaml_text(keys: Mapping[str, Any], comments: Sequence[str]) -> str:
     """A YAML file: values as JSON, which YAML contains.
 
@@ -280,7 +242,7 @@ def _is_default(search: Expression, choice: Choice) -> bool:
 def _percent(seconds: float, other: float) -> str:
     share = seconds / other - 1
     words = "more" if share > 0 else "less"
-    return f"than which this takes {abs(share):.1%} {words}"
+    return f"than which this takes {format_percent(abs(share))} {words}"
 
 
 def _exposed(free: Plan, own: Plan) -> dict[str, tuple[float, float]]:

@@ -13,6 +13,7 @@ from autoshard.plan.text.trees import Leaf, Lines, fold
 from autoshard.program.select import named_path
 from autoshard.program.subaxes import joined
 from autoshard.program.trace import Program
+from autoshard.units import format_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def layouts_in_short(plan: Plan, program: Program) -> str:
         sizes[f"[{text}]"] = sizes.get(f"[{text}]", 0.0) + record.bytes
     total = sum(sizes.values()) or 1.0
     largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:3]
-    return ", ".join(f"{100 * size / total:.0f} % {text}" for text, size in largest)
+    return ", ".join(f"{format_percent(size / total, '.0f')} {text}" for text, size in largest)
 
 
 def _entry(entry: Any) -> str:

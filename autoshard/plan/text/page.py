@@ -24,6 +24,7 @@ from autoshard.plan.text.kept import kept_rows, said_in_program
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
 from autoshard.plan.text.trees import Line
+from autoshard.plan.work import work_rows
 from autoshard.terminal import (
     aligned,
     bold,
@@ -33,7 +34,7 @@ from autoshard.terminal import (
     shorten_left,
     table,
 )
-from autoshard.units import counted, format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_percent, format_seconds
 
 DEAREST = 12
 
@@ -78,6 +79,7 @@ def _header(plan: Plan) -> str:
             f"{format_seconds(exposed)} of it exposed, "
             f"{share(exposed, estimate.step_seconds)} of the step",
         ),
+        *work_rows(plan.work, estimate.step_seconds, devices),
         (
             "memory",
             format_bytes(estimate.peak_bytes),
@@ -124,7 +126,7 @@ def proof_text(plan: Plan) -> str:
 
 def share(part: float, whole: float) -> str:
     """A part in percent of the whole."""
-    return f"{100 * part / whole:.1f} %" if whole > 0 else "-"
+    return format_percent(part / whole) if whole > 0 else "-"
 
 
 def _order_rows(plan: Plan) -> list[tuple[str, str, str]]:

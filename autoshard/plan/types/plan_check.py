@@ -46,7 +46,7 @@ from autoshard.program.kernels.rule import ring_factors
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, format_state
 from autoshard.program.ragged import window_rows
 from autoshard.program.readers import Reader, readers_in_program_order
-from autoshard.program.rules.ragged import exchange_of, exchanged_rows, group_factor
+from autoshard.program.rules.ragged import group_factor, sent_tensors
 from autoshard.program.select import shown_path
 from autoshard.program.trace import Op, Program
 from autoshard.units import counted
@@ -220,24 +220,24 @@ class _Check:
 
     def _exchange(self, op: Op, assigned: tuple[int, ...], types: OpTypes) -> None:
         """What an op sends from its rows to their groups, and back."""
-        mesh, exchange = self.plan.mesh, exchange_of(op.rule) if op.groups > 1 else None
-        if exchange is None:
+        mesh, sent = self.plan.mesh, sent_tensors(op.primitive, op.groups, op.rule)
+        if sent is None:
             return
 
         def parts(factor: int | None) -> int:
             pairs = zip(assigned, mesh.sizes, strict=True)
             return math.prod(size for number, size in pairs if number == factor)
 
-        if parts(exchange.factor) == 1:
+        if parts(sent[0]) == 1:
             return
-        axes = [k for k, one in enumerate(assigned) if one == exchange.factor and mesh.sizes[k] > 1]
+        axes = [k for k, one in enumerate(assigned) if one == sent[0] and mesh.sizes[k] > 1]
         arrays, layouts = (*op.inputs, *op.outputs), (*types.reads, *types.written)
-        for tensor in exchanged_rows(op.rule, exchange):
+        for tensor in sent[1]:
             record = self.program.values[arrays[tensor]]
             state = dimension_axes(len(record.shape), layouts[tensor])
             size = local_bytes(record.bytes, state, mesh.sizes)
             if tensor >= len(op.inputs):
-                d = dict(exchange.places)[tensor]
+                d = dict(op.rule.joint[0].places)[tensor]
                 rows = record.shape[d] // math.prod(mesh.sizes[axis] for axis in state[d])
                 size = size // rows * window_rows(rows, parts(group_factor(op.rule)))
             text = format_state(record.dtype, record.shape, state, mesh.names)

@@ -21,7 +21,7 @@ def layout_faults(
     rank = len(value.shape)
     least = UNREDUCED if pending else REPLICATED
     if len(layout) != len(mesh.sizes) or any(not least <= d < rank for d in layout):
-        yield f"in {layout}, which is no layout of {value}"
+        yield f"in {layout}, which is not a layout of {value}"
         return
     state = dimension_axes(rank, layout)
     for d, count in enumerate(shard_counts(state, mesh.sizes)):
@@ -86,7 +86,7 @@ def missing_call(there: ValueType, need: ValueType, name: str, mesh: MeshShape) 
 def _state_fault(state: State, shape: tuple[int, ...], sizes: tuple[int, ...]) -> str:
     axes = [axis for places in state for axis in places]
     if len(state) != len(shape) or len(set(axes)) < len(axes):
-        return "which is no arrangement of its shards"
+        return "which is not an arrangement of its shards"
     if any(not 0 <= axis < len(sizes) for axis in axes):
         return f"which names an axis that the mesh of {len(sizes)} has not"
     if any(n % count for n, count in zip(shape, shard_counts(state, sizes), strict=True)):

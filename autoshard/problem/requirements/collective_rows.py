@@ -1,7 +1,7 @@
 """How many collectives, or bytes of them, every choice of a built problem causes.
 
 The numbers are those of the plan's moves (`autoshard.plan.evaluate`): executions in a step on one
-device, and bytes of each times executions. Slices are no collectives.
+device, and bytes of each times executions. Slices are not collectives.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def parse(statement: str, *, source: str = "") -> Requirement:
             return _limit(body, strength)
     except (PatternError, RequirementError) as error:
         raise RequirementError(f"{statement!r}: {error}") from error
-    raise RequirementError(f"{statement!r} is no requirement: {_FORMS}")
+    raise RequirementError(f"{statement!r} is not a requirement: {_FORMS}")
 
 
 def read_file(path: str | os.PathLike[str]) -> tuple[Requirement, ...]:
@@ -147,7 +147,7 @@ def requirements_of(given: Sequence[Requirement | str]) -> tuple[Requirement, ..
     """Records as they are, statements read.
 
     Raises:
-      RequirementError: some are no statements; all of them are listed.
+      RequirementError: some are not statements; all of them are listed.
     """
     found: list[Requirement] = []
     faults: list[str] = []
@@ -230,7 +230,7 @@ def _limit(body: str, strength: Mapping[str, Any]) -> Requirement:
     if match[3] == "bytes":
         return CollectiveLimit(kind, over, bytes=_size(match[4]), inside=inside, **strength)
     if not match[4].strip().isdigit():
-        raise RequirementError(f"{match[4]!r} is no count; write a whole number, such as 4")
+        raise RequirementError(f"{match[4]!r} is not a count; write a whole number, such as 4")
     return CollectiveLimit(kind, over, count=int(match[4]), inside=inside, **strength)
 
 
@@ -252,11 +252,11 @@ def _logical(table: Mapping[str, Any], source: str) -> LogicalRules:
 def _size(text: str) -> float:
     match = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _SIZES:
-        raise RequirementError(f"{text.strip()!r} is no size; write 60GiB, 80GB or bytes")
+        raise RequirementError(f"{text.strip()!r} is not a size; write 60GiB, 80GB or bytes")
     try:
         return float(match[1]) * _SIZES[match[2]]
     except ValueError as error:
-        raise RequirementError(f"{text.strip()!r} is no size; write 60GiB") from error
+        raise RequirementError(f"{text.strip()!r} is not a size; write 60GiB") from error
 
 
 def _names(text: str) -> tuple[str, ...]:

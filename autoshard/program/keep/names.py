@@ -1,7 +1,7 @@
 """Names of values and loops: scopes without what transforms and parts of loops write there.
 
 A part of a loop has a scope that says which of its turns it runs. That tells the parts apart, and
-is no name of the user's: a requirement on `layers/mlp` is one on each part of `layers`.
+is not a name of the user's: a requirement on `layers/mlp` is one on each part of `layers`.
 """
 
 from __future__ import annotations

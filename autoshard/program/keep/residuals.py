@@ -142,7 +142,7 @@ class Residuals:
     def hosted(
         self, saved: Collection[str], offloaded: Collection[str]
     ) -> dict[Pair, frozenset[int]]:
-        """The numbers of `offloaded` stacks, by pair. Raises KeepError if they are no stacks."""
+        """The numbers of `offloaded` stacks, by pair. Raises KeepError if they are not stacks."""
         known = self.stacks(saved) if offloaded else {}
         if unknown := sorted(set(offloaded) - set(known)):
             raise KeepError(
@@ -369,7 +369,7 @@ def _labels(pair: Pair) -> dict[int, str]:
 
 
 def _needed(pair: Pair, later: Iterable[tuple[int, int, Any]]) -> set[int]:
-    """The numbers that the backward pass reads, or of which it makes what is no candidate."""
+    """The numbers that the backward pass reads, or of which it makes what is not a candidate."""
     candidates = {number for number, _, _ in later}
     needed: set[int] = set()
     todo: Sequence[int] = list(pair.needed)

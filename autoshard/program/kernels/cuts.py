@@ -79,7 +79,7 @@ def kernel_cuts(equation: Any) -> KernelCuts:
     cuts: list[GridCut] = []
     whole: list[tuple[int, str]] = []
     for axis, size in enumerate(call.grid):
-        if size == 1:
+        if size is not None and size < 2:
             continue
         try:
             cuts.append(_cut(call, axis, size, dropped, cuts))

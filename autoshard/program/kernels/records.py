@@ -100,6 +100,7 @@ class KernelWork:
       whole: (axis, reason) of the axes of its grid that are not cut.
       uneven: the axes of its grid along which parts have more or less to do.
       rings: what it sends where its sequence is cut, for each way to do that.
+      unknown: what data alone decides and nobody has said, and as how much it is counted.
     """
 
     name: str
@@ -111,6 +112,7 @@ class KernelWork:
     whole: tuple[tuple[int, str], ...]
     uneven: tuple[Uneven, ...] = ()
     rings: tuple[Ring, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def flops(self) -> float:

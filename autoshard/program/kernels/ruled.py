@@ -296,7 +296,7 @@ def _smaller(rule: Rule, closed: Any) -> Rule:
             inner = math.prod(rule.factors[k].size for k in dimension[1:])
             if new % inner:
                 raise ValueError(
-                    f"a dimension of {counted(new, 'element')} is no multiple of {inner}"
+                    f"a dimension of {counted(new, 'element')} is not a multiple of {inner}"
                 )
             for number in dimension[:1]:
                 sizes[number] = min(sizes[number], new // inner)

@@ -43,6 +43,7 @@ def ruled_work(
         bytes=float(moved) if said.bytes is None else said.bytes,
         guessed=inside.guessed and said.flops is None,
         whole=(),
+        unknown=tuple(dict.fromkeys(inside.unknown)) if said.flops is None else (),
     )
 
 
@@ -53,6 +54,7 @@ class _Inside:
         self.counts, self.of_kernel = counts, of_kernel
         self.dtype = ""
         self.guessed = False
+        self.unknown: list[str] = []
 
     def arithmetic(self, jaxpr: Any) -> Arithmetic:
         """What a jaxpr computes."""
@@ -66,12 +68,14 @@ class _Inside:
         work = self.of_kernel(equation)
         if work is not None:
             self.dtype, self.guessed = work.dtype, self.guessed or work.guessed
+            self.unknown += work.unknown
             return work.arithmetic
         bodies = [body for body, _ in compat.bodies_of(equation)]
         if name == "cond":
             return max(map(self.arithmetic, bodies), key=lambda one: one.flops)
         if name == "while":
             self.guessed = True
+            self.unknown.append("the turns of a loop, counted as one")
         if name in ("scan", "while") or name in CALLS or name in INLINED:
             turns = params["length"] if name == "scan" else 1
             total = Arithmetic()

@@ -53,8 +53,13 @@ def kernel_work(
       equation: of the call.
       counts: what the equations of its body compute.
       constants: the operands that are constants of the program; None for others.
+
+    Raises:
+      ValueError: its grid has no steps, and results that they would write.
     """
     call = compat.kernel_call(equation)
+    if 0 in call.grid:
+        return _no_work(equation, call)
     given = [*constants, *[None] * len(equation.invars)][call.bounds : call.bounds + call.scalars]
     cuts = kernel_cuts(equation)
     told = [one for one in cuts.cuts if one.told]
@@ -76,8 +81,29 @@ def kernel_work(
     ring = known.ring if known is not None and known.holds(constants) else None
     rings = tuple(one for one in (halves, ring) if one is not None)
     return KernelWork(
-        call.name, call.grid, found, steps.dtype, moved, steps.guessed, cuts.whole, uneven, rings
+        call.name,
+        call.grid,
+        found,
+        steps.dtype,
+        moved,
+        steps.guessed,
+        cuts.whole,
+        uneven,
+        rings,
+        tuple(dict.fromkeys(steps.unknown)) if call.estimate is None else (),
     )
+
+
+def _no_work(equation: Any, call: compat.KernelCall) -> KernelWork:
+    """The work of a grid without steps, which nothing may depend on. Raises ValueError."""
+    if any(var.aval.size for var in equation.outvars):
+        line = compat.source_line(equation) or "an unknown line"
+        raise ValueError(
+            f"{line}: the grid {call.grid} of the kernel {call.name} has no steps, so that nobody "
+            "writes its results: give it one for each block, the last one of a remainder, too "
+            "(pl.cdiv)"
+        )
+    return KernelWork(call.name, call.grid, Arithmetic(), "float32", 0.0, False, ())
 
 
 def _halves(equation: Any, first: int, told: Sequence[GridCut], uneven: Uneven) -> Ring | None:
@@ -129,11 +155,17 @@ class _Steps:
     dtype: str = "float32"
     places: list[Array | None] = field(default_factory=list)
     turns: float = 1.0
+    unknown: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         sizes = self.call.grid
         rank = len(sizes)
         self.guessed = None in sizes
+        self.unknown += [
+            f"the size of axis {axis} of its grid, counted as one step"
+            for axis, size in enumerate(sizes)
+            if size is None
+        ]
         self.places = [
             None
             if size is None
@@ -315,6 +347,7 @@ class _Steps:
         trips = self._trips(equation, values, first, consts)
         if trips is None:
             self.guessed = True
+            self.unknown.append("the turns of a loop, counted as one")
             trips = np.ones(())
         body = params["body_jaxpr"]
         inner = [*values[first:consts], *[None] * (len(values) - consts)]

@@ -11,7 +11,7 @@ cut       what is done before the loop over microbatches, in it, and after it
 rewrite   the step with this loop
 """
 
-from autoshard.program.microbatches.rewrite import with_microbatches
+from autoshard.program.microbatches.rewrite import examples_in, with_microbatches
 from autoshard.program.microbatches.states import CutError
 
-__all__ = ["CutError", "with_microbatches"]
+__all__ = ["CutError", "examples_in", "with_microbatches"]

@@ -50,8 +50,32 @@ def with_microbatches(
         with examples than to keep them apart or to sum over them; the op is named.
     """
     if count < 2:
-        raise ValueError(f"{count} microbatches are no cut; it must be 2 or more")
+        raise ValueError(f"{count} microbatches do not cut the batch; give 2 or more")
     level = opened(closed, remat=False)
+    tracking, parts, cut = _best_cut(level, count, state, user_rules)
+    step = _Step(level, count, tracking, parts, cut)
+    shapes = [compat.shape_struct(aval) for aval in level.in_avals]
+    return compat.drop_dead_code(jax.make_jaxpr(step.run)(*shapes))
+
+
+def examples_in(
+    closed: Any, *, state: Collection[int], user_rules: UserRules | None = None
+) -> frozenset[int]:
+    """Positions of the inputs of a closed jaxpr that hold the examples of its batch.
+
+    Args:
+      closed, state, user_rules: as of `with_microbatches`.
+
+    Raises:
+      CutError: as `with_microbatches`, of any count.
+    """
+    return frozenset(_best_cut(opened(closed, remat=False), 1, state, user_rules)[1])
+
+
+def _best_cut(
+    level: Any, count: int, state: Collection[int], user_rules: UserRules | None
+) -> tuple[Tracking, dict[int, Part], Cut]:
+    """The batch of a step without calls, and the cut that it allows. Raises CutError."""
     batches = _batches(level, count, state)
     total = product_flops(level.jaxpr.eqns)
     found: list[tuple[float, Tracking, dict[int, Part], Cut]] = []
@@ -72,10 +96,7 @@ def with_microbatches(
     if not found:
         listed = "".join(f"\n  * {fault}" for fault in faults)
         raise CutError(f"the step cannot be cut into {count} microbatches:{listed}")
-    _, tracking, parts, cut = max(found, key=lambda one: one[0])
-    step = _Step(level, count, tracking, parts, cut)
-    shapes = [compat.shape_struct(aval) for aval in level.in_avals]
-    return compat.drop_dead_code(jax.make_jaxpr(step.run)(*shapes))
+    return max(found, key=lambda one: one[0])[1:]
 
 
 def _batches(closed: Any, count: int, state: Collection[int]) -> dict[int, list[int]]:

@@ -156,7 +156,7 @@ class Tracking:
             if name not in SUMMING:
                 raise refusal(equation, "looks up some of the examples")
             if name.startswith("scatter") and states[0] is not Kind.ZERO:
-                raise refusal(equation, "adds what it makes of examples to what is no zero")
+                raise refusal(equation, "adds what it makes of examples to what is not zero")
             return [Kind.SUM] * len(equation.outvars)
         if factor.kind not in _KEPT_APART:
             raise refusal(equation, "is not known to keep examples apart")

@@ -175,7 +175,7 @@ def _without_empty(rule: Rule, equation: JaxprEqn) -> Rule:
     """`rule` where tensors of no elements ask for nothing.
 
     Such results share no factor with the others and stay whole, and what only such operands have
-    is not split: a sum over it is no sum.
+    is not split: a sum over it is not a sum.
     """
     inputs, outputs = (list(map(_shape, atoms)) for atoms in (equation.invars, equation.outvars))
     if not any(0 in shape for shape in (*inputs, *outputs)):

@@ -14,9 +14,10 @@ from typing import Any
 from jax.extend.core import JaxprEqn
 
 from autoshard import compat
+from autoshard.compat.row_exchange import ROW_EXCHANGE
 from autoshard.program.kernels.rule import kernel_rule
 from autoshard.program.rules.attention import attention_rule
-from autoshard.program.rules.ragged import ragged_rule
+from autoshard.program.rules.ragged import ragged_rule, row_exchange_rule
 from autoshard.program.rules.record import FactorKind, Rule
 from autoshard.program.rules.windows import convolution, pooling
 from autoshard.program.vocabulary import SCATTERS
@@ -275,6 +276,7 @@ def _families() -> list[tuple[str, Callable[[JaxprEqn], Rule], str]]:
         ),
         ("its grid, blocks and index maps say how it may be cut", kernel_rule, compat.PALLAS),
         ("chlo.ragged_dot has no rule in Shardy", ragged_rule, "ragged_dot_general"),
+        ("Shardy sees the gather that it is on one device", row_exchange_rule, ROW_EXCHANGE),
     ]
 
 

@@ -1,10 +1,13 @@
-"""The sharding rule of products of rows that lie in groups, see `autoshard.program.ragged`."""
+"""The sharding rules of products of rows that lie in groups, see `autoshard.program.ragged`, and of
+rows that a user's `shard_map` sends (`autoshard.compat.row_exchange`).
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from autoshard.compat.row_exchange import ROW_EXCHANGE
 from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product
 from autoshard.program.rules.record import FactorKind, Joint, Rule
 
@@ -53,6 +56,53 @@ def ragged_rule(equation: Any) -> Rule:
     if not places or math.gcd(rows, groups) < 2:
         return rule
     return rule.with_joint(math.gcd(rows, groups), FactorKind.EXCHANGE, places)
+
+
+def row_exchange_rule(equation: Any) -> Rule:
+    """The sharding rule of rows that parts send to each other.
+
+    Parts may be cut, by the collective itself: theirs is the factor of kind EXCHANGE. Batches and
+    the dimensions of a row pass through; rows, places and the numbers of them stay whole.
+    """
+    batch = equation.params["batch"]
+    operand, output, *numbers = (tuple(atom.aval.shape) for atom in equation.invars)
+    factors: dict[Any, tuple[int, FactorKind, str | None]] = {
+        ("batch", d): (operand[d], FactorKind.PASS, None) for d in range(batch)
+    }
+    before = list(factors)
+    factors["parts",] = (operand[batch], FactorKind.EXCHANGE, None)
+    factors["rows",] = (operand[batch + 1], FactorKind.REPLICATE, None)
+    factors["places",] = (output[batch + 1], FactorKind.REPLICATE, None)
+    inside = [("row", d) for d in range(len(operand) - batch - 2)]
+    factors |= {
+        one: (size, FactorKind.PASS, None)
+        for one, size in zip(inside, operand[batch + 2 :], strict=True)
+    }
+    factors["pieces",] = (numbers[0][-1], FactorKind.REPLICATE, None)
+    parts = [*before, ("parts",)]
+    sent, taken = [*parts, ("rows",), *inside], [*parts, ("places",), *inside]
+    tensors = [sent, taken, *([*parts, ("pieces",)] for _ in numbers)]
+    single = [[[label] for label in tensor] for tensor in tensors]
+    return Rule.build(single, [single[1]], factors)
+
+
+def sending_factor(primitive: str, rule: Rule) -> int | None:
+    """The factor of the parts between which an op sends rows; None where it is no such op."""
+    if primitive != ROW_EXCHANGE:
+        return None
+    return next(k for k, one in enumerate(rule.factors) if one.kind is FactorKind.EXCHANGE)
+
+
+def sent_tensors(primitive: str, groups: int, rule: Rule) -> tuple[int, tuple[int, ...]] | None:
+    """The factor that has an op send rows, and the tensors that have these; None where none has.
+
+    Operands are counted first.
+    """
+    sending = sending_factor(primitive, rule)
+    if sending is not None:
+        return sending, (0,)
+    exchange = exchange_of(rule) if groups > 1 else None
+    return None if exchange is None else (exchange.factor, exchanged_rows(rule, exchange))
 
 
 def exchanged_places(product: RaggedProduct, operands: int) -> list[tuple[int, int]]:

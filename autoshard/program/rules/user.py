@@ -102,7 +102,7 @@ def fitted(
     *,
     where: str,
 ) -> Rule:
-    """The rule that `user_rule`, which is no function, means for arrays of these shapes.
+    """The rule that `user_rule`, which is not a function, means for arrays of these shapes.
 
     Raises:
       NoRuleError: ranks or sizes do not fit the text; the message says what stands at `where`.

@@ -9,6 +9,9 @@ Parts of several axes are numbered in row-major order. As in JAX, for axes (a, b
     ppermute            permute over both at once
     pbroadcast          permute, with one source for all
 
+Rows whose number is known at run time alone (`ragged_all_to_all`) are sent by a primitive of their
+own (`autoshard.compat.row_exchange`), which stays an op of the program.
+
 Casts between kinds of types (`pvary`, `pcast`) are nothing.
 """
 
@@ -22,6 +25,7 @@ import jax
 from jax import lax
 
 from autoshard.compat import parts
+from autoshard.compat.row_exchange import send_rows
 
 Collective = Callable[[Any, list[Any], Mapping[str, int]], Any]
 """(equation, operands, size of each mesh axis) to the result on a part."""
@@ -157,6 +161,11 @@ def _ppermute(equation: Any, operands: list[Any], sizes: Mapping[str, int]) -> A
     return _permuted(operands[0], long, sources)
 
 
+def _ragged_all_to_all(equation: Any, operands: list[Any], sizes: Mapping[str, int]) -> Any:
+    long = dict(_long(equation, sizes))
+    return send_rows(operands, tuple(long), tuple(long.values()))
+
+
 def _pbroadcast(equation: Any, operands: list[Any], sizes: Mapping[str, int]) -> Any:
     count = math.prod(sizes[name] for name in _axes_of(equation))
     sources = [equation.params["source"]] * count
@@ -215,6 +224,7 @@ _COLLECTIVES: Mapping[str, Collective] = {
     "unreduced_reduce_scatter": _reduce_scatter,
     "pbroadcast": _pbroadcast,
     "pbroadcast_dynamic": _pbroadcast_dynamic,
+    "ragged_all_to_all": _ragged_all_to_all,
     "axis_index": _axis_index,
     **dict.fromkeys(
         (
@@ -227,8 +237,6 @@ _COLLECTIVES: Mapping[str, Collective] = {
     ),
 }
 
-_REFUSED: Mapping[str, str] = {
-    "ragged_all_to_all": "sends rows whose number is known at run time alone: give every pair of "
-    "parts as many rows (a capacity) and send them by jax.lax.all_to_all",
-    **dict.fromkeys(("psend", "precv"), "talks to one side alone: say both by jax.lax.ppermute"),
-}
+_REFUSED: Mapping[str, str] = dict.fromkeys(
+    ("psend", "precv"), "talks to one side alone: say both by jax.lax.ppermute"
+)

@@ -1,4 +1,4 @@
-"""Leaves of arguments and results that are no arrays, set aside while a step is traced.
+"""Leaves of arguments and results that are not arrays, set aside while a step is traced.
 
 Modules hold functions (`activation=jax.nn.gelu`), texts and settings beside their weights. JAX
 traces arrays alone, so such a leaf is held in the structure of the pytree, as a `Constant` without
@@ -9,7 +9,7 @@ A leaf that has an array (`__jax_array__`, as variables of Keras do) is replaced
 such leaves in operations, but not as arguments.
 
 What stands in an object that may change (`in_place.can_change`) is not set aside: such an object
-declares what is no array of it to JAX (Flax does so by itself).
+declares what is not an array of it to JAX (Flax does so by itself).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUMBERS = (bool, int, float, complex)
 
 @jax.tree_util.register_pytree_node_class
 class Constant:
-    """A leaf that is no array, as a node of a pytree without children."""
+    """A leaf that is not an array, as a node of a pytree without children."""
 
     __slots__ = ("value",)
 

@@ -67,7 +67,7 @@ def named(patterns: Sequence[str], paths: Sequence[str], names: Sequence[str]) -
                     here.add(position)
         if not here:
             known = ", ".join(dict.fromkeys([*names, *paths[:6]]))
-            raise ValueError(f"host={pattern!r} names no argument; there is {known}")
+            raise ValueError(f"host={pattern!r} names no argument; known: {known}")
         found |= here
     return sorted(found)
 

@@ -23,7 +23,7 @@ def donated_positions(donate_argnums: Any, count: int) -> tuple[int, ...]:
     As in `jax.jit`, one number may stand for a sequence of one, and -1 is the last argument.
 
     Raises:
-      TraceError: there is no such argument, or it is no number.
+      TraceError: there is no such argument, or it is not a number.
     """
     try:
         numbers = [operator.index(donate_argnums)]

@@ -122,6 +122,8 @@ def otherwise(
         mesh=sizes,
         time_limit=time_limit,
         baselines=False,
+        corrections=plan.corrections,
+        by_schedule=False,
         requirements=[
             from_json(one["requirement"]) for one in plan.requirements if "requirement" in one
         ],

@@ -20,6 +20,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.machine.machine import Machine
@@ -53,20 +54,23 @@ from autoshard.search.keep.proposals import Proposal, proposals
 from autoshard.search.keep.trials import (
     Base,
     Trial,
+    best_of,
     bound_below,
     by_number,
-    device_bytes,
     hosted_by,
     named,
     proof_of_all,
+    said_of,
     saved_by,
 )
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.mesh_axes import AXIS_NAMES
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.prepare import prepare
+from autoshard.search.scheduled.near import is_no_worse
+from autoshard.search.scheduled.overlap import bound_at, faster_at_its_share
 from autoshard.solve.limit_hit import LimitHit
-from autoshard.units import counted, format_seconds
+from autoshard.units import format_seconds
 
 FIRST, OTHERS, TRIALS, PARTS = 0.35, 0.5, 0.6, 0.75
 """Until which fractions of the time limit the first two choices are planned, the other proposals
@@ -142,16 +146,9 @@ class _Search:
             self._refined(bases, shapes)
             self._beside()
             self._in_two_parts()
-        # Where nothing fits, more microbatches and fewer stacks need less memory.
+
         return self._concluded(
-            min(
-                self.trials,
-                key=lambda one: (
-                    one.objective,
-                    -one.microbatches,
-                    self.saves and device_bytes(one),
-                ),
-            )
+            best_of(self.trials, by_bytes=self.saves, by_schedule=self.asked.by_schedule)
         )
 
     def _in_order(self, base: Base) -> Sequence[Proposal]:
@@ -319,7 +316,7 @@ class _Search:
         until: float,
     ) -> None:
         """Plan one choice on some mesh shapes, if it can beat the best so far."""
-        asked = replace(self._options(until), baselines=False, count=1)
+        asked = replace(self._options(until), baselines=False, count=1, by_schedule=False)
         facts = None if choice else base.facts
         known = WarmStart(facts=facts, only_better=bool(self.trials), seeks_limit=False)
         program = base.step
@@ -351,6 +348,12 @@ class _Search:
         """The plans of the best choice, on all mesh shapes, with the bound of all choices."""
         found: list[Plan] = []
         free = self.asked.mesh is None and not self._interrupted()
+        if best.plan is not None:
+            rest = replace(self._options(1.0), start=best.plan)
+            search = partial(self._everywhere, best.program)
+            found = faster_at_its_share(search, best.plan, best.program, self.machine, rest)
+            if found:
+                return [self._proven(plan, best) for plan in found]
         if best.plan is None or free:
             start = best.plan or self.asked.start
             options = replace(self._options(1.0), start=start)
@@ -359,7 +362,7 @@ class _Search:
             except NoPlanError:
                 if best.plan is None:
                     raise
-        if best.plan is not None and not (found and found[0].proof.objective <= best.objective):
+        if best.plan is not None and not (found and is_no_worse(found[0], best.plan, self.asked)):
             assert best.explored is not None
             found = finish(best.searcher, best.explored, self.asked)
         return [self._proven(plan, best) for plan in found]
@@ -372,7 +375,9 @@ class _Search:
     def _proven(self, plan: Plan, best: Trial) -> Plan:
         """The plan with the least bound of all choices, and a note of what that covers."""
         others = [one for one in self.trials if one is not best]
-        proof = proof_of_all(plan.proof, others, time.monotonic() - self.started)
+        share = None if self.asked.corrections.hidden else plan.corrections.hidden
+        bounds = [bound_at(share, one.bound, one.searcher.ideal, self.machine) for one in others]
+        proof = proof_of_all(plan.proof, bounds, time.monotonic() - self.started)
         notes = (*plan.notes, *self._notes(best, others))
         kept = self._kept(best) if self.saves and not self.notes else ()
         return replace(plan, proof=proof, notes=notes, kept=kept)
@@ -383,17 +388,11 @@ class _Search:
         return kept_values(residuals, saved_by(best.program, residuals), hosted_by(best.program))
 
     def _notes(self, best: Trial, others: Sequence[Trial]) -> list[str]:
-        titles = ", ".join(one.title for one in others)
         notes = [*self.notes, *waiting(best.program)]
         if self.numbers:
             notes += chosen_microbatches(best.base, by_number(self.trials), self.refused)
         if self.saves and not self.notes:
-            notes.append(
-                f"what is saved for the backward pass: {best.title}, the best of "
-                f"{counted(len(self.trials), 'choice')} (the others: {titles or 'none'}); no "
-                "choice between them was tried, and the bound holds for the others on the mesh on "
-                "which they were planned"
-            )
+            notes.append(said_of(best, others))
         if self.large:
             notes.append(f"not tried, as their stacks alone do not fit: {', '.join(self.large)}")
         return notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.plan.plan import Plan, Proof
@@ -14,9 +14,10 @@ from autoshard.search.keep.accumulate import microbatches_of
 from autoshard.search.keep.kept_values import stacked_bytes
 from autoshard.search.keep.proposals import Proposal
 from autoshard.search.one_shape import MeshSearcher
+from autoshard.search.scheduled.near import scheduled_faster
 from autoshard.solve import Status
 from autoshard.solve.limit_hit import LimitHit
-from autoshard.units import format_seconds
+from autoshard.units import counted, format_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,9 +84,9 @@ def by_number(trials: Iterable[Trial]) -> dict[int, str]:
     return {k: one.why or f"{format_seconds(one.objective)} a step" for k, one in best.items()}
 
 
-def proof_of_all(proof: Proof, others: Iterable[Trial], seconds: float) -> Proof:
+def proof_of_all(proof: Proof, bounds: Iterable[float], seconds: float) -> Proof:
     """The proof of a choice's plan, with the least bound of all choices."""
-    bound = min([proof.bound, *(one.bound for one in others)])
+    bound = min([proof.bound, *bounds])
     objective = proof.objective
     gap = max(objective - bound, 0.0) / objective if objective > 0 else 0.0
     status = proof.status if gap <= 1e-8 else "feasible"
@@ -97,6 +98,37 @@ def proof_of_all(proof: Proof, others: Iterable[Trial], seconds: float) -> Proof
 def named(title: str, microbatches: int) -> str:
     """What a choice is called in a number of microbatches."""
     return title if microbatches == 1 else f"{title}, in {microbatches} microbatches"
+
+
+def best_of(trials: Sequence[Trial], *, by_bytes: bool, by_schedule: bool) -> Trial:
+    """The cheapest trial, or one that is scheduled faster.
+
+    Where nothing fits, more microbatches and fewer stacks need less memory.
+
+    Args:
+      trials: one at least.
+      by_bytes: whether trials without plans are told apart by the bytes of their stacks.
+      by_schedule: whether the compiler's schedules count.
+    """
+
+    def key(one: Trial) -> tuple[float, int, float]:
+        return one.objective, -one.microbatches, device_bytes(one) if by_bytes else 0.0
+
+    best = min(trials, key=key)
+    for one in trials if by_schedule else ():
+        if one.plan and best.plan and scheduled_faster(one.plan, best.plan):
+            best = one
+    return best
+
+
+def said_of(best: Trial, others: Sequence[Trial]) -> str:
+    """What was chosen to be saved, and among what."""
+    titles = ", ".join(one.title for one in others)
+    return (
+        f"what is saved for the backward pass: {best.title}, the best of "
+        f"{counted(len(others) + 1, 'choice')} (the others: {titles or 'none'}); no choice between "
+        "them was tried, and the bound holds for the others on the mesh on which they were planned"
+    )
 
 
 def bound_below(searcher: MeshSearcher, sizes: tuple[int, ...], cutoff: float) -> float:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from autoshard.lower.mpmd.partition import Partition
 from autoshard.machine.cluster import Cluster
+from autoshard.machine.machine import Machine
+from autoshard.plan.records import Work
 from autoshard.search.meshes.bounds.ranking import Ranked
 from autoshard.search.meshes.keep.saved import stage_saves
 from autoshard.search.meshes.plan import Choice, OneMesh, PipelinePlan, Sharding
@@ -68,6 +70,7 @@ def pipeline_plan(
     one_mesh: OneMesh | None,
     limit_hit: LimitHit | None,
     seconds: float,
+    work: Work,
     notes: tuple[str, ...] = (),
 ) -> PipelinePlan:
     """Return the plan of a candidate that has an order.
@@ -75,6 +78,7 @@ def pipeline_plan(
     Args:
       limits: usable bytes per device, by mesh.
       ideal: a lower bound in seconds for all plans on the cluster.
+      work: of the whole step on the cluster.
       notes: what a reader of the plan should know of the search.
     """
     order: Order | None = best.outcome.order
@@ -113,5 +117,13 @@ def pipeline_plan(
         limit_hit=limit_hit,
         seconds=seconds,
         saves=stage_saves(best.partition, best.titles),
+        flags=tuple(map(flags_of, cluster.meshes)),
         notes=notes,
+        work=work,
     )
+
+
+def flags_of(machine: Machine) -> str:
+    """The set of flags that programs for a machine are compiled with."""
+    own = machine.chip.compiler
+    return own.flags if own.name == "xla:gpu" else "default"

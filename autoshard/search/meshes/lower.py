@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from autoshard.lower.compiler_options import told_by
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd.cut.stages import StageError
 from autoshard.lower.mpmd.partition import Partition, trace_step
@@ -76,6 +77,7 @@ def lower_plan(
         merge=merge,
         instance=plan.instance,
         dispatch=[seconds / TICK for seconds in plan.dispatch_seconds],
+        compiler_options=[told_by(flags) for flags in plan.flags] or None,
         specs=slot_specs(
             partition,
             plan.mesh_of,

@@ -14,9 +14,11 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from autoshard.lower.compiler_options import told_by
 from autoshard.lower.mpmd.partition import partition_step
 from autoshard.lower.mpmd.place import Layout, LoweredMpmd, check_meshes, order_of, place_partition
 from autoshard.machine.machine import Machine
+from autoshard.search.meshes.candidate import flags_of
 from autoshard.search.meshes.devices import machines_of
 from autoshard.search.meshes.layouts import planned_specs
 from autoshard.solve.schedule.merging import MergeRule
@@ -68,7 +70,8 @@ def lower_mpmd(
         `{"params.embedding": 1}` or `{"result[0]": 0}` (`autoshard.lower.mpmd.cut.homes`). By
         default, an argument is on the mesh that first reads it, state stays there, and a result is
         on the mesh that computes it.
-      compiler_options: options for every program, as `jax.jit` takes them.
+      compiler_options: options for every program, as `jax.jit` takes them; they go before the flags
+        of a mesh's machine.
 
     Raises:
       LoopError, StageError, PlacementError: the step cannot be cut in this way, or its arguments
@@ -93,12 +96,15 @@ def lower_mpmd(
         placement = [stage % len(meshes) for stage in range(partition.stages)]
     order = order_of(partition, len(meshes), placement, schedule)
     specs = None
+    told: list[Mapping[str, Any]] = [{}] * len(meshes)
     if layout is None:
         fused = any(task.kind == "BW" for tasks in order for task in tasks)
+        machines = machines_of(meshes, machine)
+        told = [{} if one is None else told_by(flags_of(one)) for one in machines]
         specs = planned_specs(
             partition,
             meshes,
-            machines_of(meshes, machine),
+            machines,
             placement,
             mode="fused" if fused else "split",
             memory_limit=memory_limit,
@@ -112,5 +118,5 @@ def lower_mpmd(
         merge=merge,
         layout=layout,
         specs=specs,
-        compiler_options=compiler_options,
+        compiler_options=[{**one, **(compiler_options or {})} for one in told],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec
 from autoshard.files import read_json, typed, write_whole
 from autoshard.files.errors import shown
 from autoshard.plan.plan import MeshShape, PlanError
+from autoshard.plan.records import Work
 from autoshard.search.meshes.keep.saved import StageSaves
 from autoshard.search.meshes.problem import TICK, loop_seconds
 from autoshard.search.meshes.stage_program import Argument, Mode
@@ -63,6 +65,9 @@ class PipelinePlan:
       seconds: seconds spent on the search.
       saves: what every stage saves for its backward pass, if the search chose that.
       notes: what a reader should know of the search.
+      flags: the set of flags of XLA:GPU, by mesh, see `autoshard.machine.compiler.FLAGS`; none
+        where a plan says nothing of them.
+      work: tokens and products of a step, whatever the plan; None in files that do not say.
     """
 
     program: str
@@ -89,11 +94,18 @@ class PipelinePlan:
     seconds: float
     saves: tuple[StageSaves, ...] = ()
     notes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    work: Work | None = None
 
     @property
     def microbatches(self) -> int:
         """Return the number of microbatches."""
         return self.instance.microbatches
+
+    @property
+    def chips(self) -> int:
+        """Return the number of chips of all meshes."""
+        return sum(math.prod(shape.sizes) for shape in self.shapes)
 
     @property
     def timeline(self) -> Timeline:
@@ -170,6 +182,8 @@ class PipelinePlan:
             "seconds": self.seconds,
             "saves": [asdict(one) for one in self.saves],
             "notes": list(self.notes),
+            "flags": list(self.flags),
+            "work": None if self.work is None else asdict(self.work),
         }
 
     @classmethod
@@ -225,6 +239,8 @@ class PipelinePlan:
             seconds=written.seconds,
             saves=written.saves,
             notes=written.notes,
+            flags=written.flags,
+            work=written.work,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

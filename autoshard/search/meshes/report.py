@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autoshard.plan.work import work_rows
 from autoshard.search.meshes.plan import Choice, PipelinePlan
-from autoshard.solve.schedule.drawing import draw_text
+from autoshard.solve.schedule.drawing import LEGEND, draw_text
 from autoshard.terminal import bold, drawing_columns, paragraph, shorten, table
-from autoshard.units import counted, format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_percent, format_seconds
 
 CHOICES = 12
 
@@ -23,7 +24,7 @@ def format_pipeline(plan: PipelinePlan, *, choices: int = CHOICES) -> str:
         _stages(plan),
         _saves(plan),
         _meshes(plan),
-        "  schedule (F forward, B input gradient, W weight gradient, X both)\n"
+        f"{paragraph(f'schedule ({LEGEND})', indent=2, hanging=2)}\n"
         + "".join(f"    {line}\n" for line in drawing),
         _choices(plan, choices),
     ]
@@ -36,7 +37,7 @@ def reasons(plan: PipelinePlan) -> Iterator[str]:
     busiest = max(float(t) for t in timeline.busy) * 1e-9
     yield (
         f"the busiest mesh works {format_seconds(busiest)} in the loop, meshes wait "
-        f"{timeline.bubble:.1%} of its time; what is done once takes "
+        f"{format_percent(timeline.bubble)} of its time; what is done once takes "
         f"{format_seconds(max(plan.outer_seconds))}"
     )
     if plan.waits_for_controller:
@@ -61,10 +62,10 @@ def reasons(plan: PipelinePlan) -> Iterator[str]:
         )
         share = abs(plan.step_seconds / one.step_seconds - 1)
         if plan.loses:
-            yield f"{text}: pipelining LOSES, by {100 * share:.1f} %"
+            yield f"{text}: pipelining loses, by {format_percent(share)}"
             yield f"  better: --machine {one.machine}"
         else:
-            yield f"{text}: pipelining wins, {100 * share:.1f} % less"
+            yield f"{text}: pipelining wins, {format_percent(share)} less"
 
 
 def _header(plan: PipelinePlan) -> str:
@@ -81,6 +82,7 @@ def _header(plan: PipelinePlan) -> str:
             f"no plan on several meshes is faster: gap {format_gap(plan.gap)} in "
             f"{plan.seconds:.1f} s{stopped}",
         ),
+        *work_rows(plan.work, plan.step_seconds, plan.chips),
         (
             "pipeline",
             plan.placement,
@@ -159,7 +161,7 @@ def _meshes(plan: PipelinePlan) -> str:
                 ", ".join(here),
                 format_bytes(plan.peak_bytes[mesh]),
                 format_bytes(plan.memory_limit[mesh]),
-                f"{float(plan.timeline.busy[mesh]) * 1e-9 / plan.step_seconds:.1%}",
+                format_percent(float(plan.timeline.busy[mesh]) * 1e-9 / plan.step_seconds),
                 format_seconds(plan.outer_seconds[mesh]),
             )
         )

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 
 from autoshard.interrupts import acknowledge
 from autoshard.machine.cluster import Cluster
+from autoshard.plan.work import work_of
+from autoshard.program.trace import trace
 from autoshard.search.meshes.bounds.bounding import Bounding
 from autoshard.search.meshes.bounds.ranking import Group, Ranked, Ranking
 from autoshard.search.meshes.candidate import Candidate, pipeline_plan
@@ -167,6 +169,8 @@ class _Search:
                 raise
         if self.best is None:
             raise self._failure()
+        fn, args, options = next(iter(self.request.steps.values()))
+        whole = trace(fn, *args, name=self.request.name, **options)
         return pipeline_plan(
             self.best,
             self.request.cluster,
@@ -177,6 +181,7 @@ class _Search:
             one_mesh=self.one_mesh,
             limit_hit=self._limit_hit(),
             seconds=self._spent(),
+            work=work_of(whole, self.request.cluster.meshes),
             notes=self.notes,
         )
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from jax.sharding import PartitionSpec
 
 from autoshard.files import Count, NotNegative
+from autoshard.plan.records import Work
 from autoshard.plan.written import AxisSize, Entry
 from autoshard.search.meshes.keep.saved import StageSaves
 from autoshard.search.meshes.stage_program import SHARED, Argument, Mode
@@ -102,6 +103,8 @@ class WrittenPipeline:
     seconds: NotNegative
     saves: tuple[StageSaves, ...] = ()
     notes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    work: Work | None = None
 
     def faults(self) -> Iterator[str]:
         """What contradicts itself among fields that are each of the right form."""
@@ -127,6 +130,9 @@ class WrittenPipeline:
                     f"{name} has {counted(len(getattr(self, name)), 'entry')} for "
                     f"{counted(stages, 'stage')}"
                 )
+        if len(self.flags) not in (0, len(self.machines)):
+            among = counted(len(self.machines), "mesh")
+            yield f"flags has {counted(len(self.flags), 'entry')} for {among}"
         if len(self.saves) not in (0, stages):
             yield f"saves has {counted(len(self.saves), 'entry')} for {counted(stages, 'stage')}"
         if any(mesh >= meshes for mesh in self.mesh_of):

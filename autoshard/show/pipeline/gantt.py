@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.show.html import Markup, element, join
-from autoshard.show.plots import legend, stacked
+from autoshard.show.plots import legend, round_ticks, stacked
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.timeline import Timeline, memory_over_time
 
@@ -24,7 +24,8 @@ COLOURS = {"F": 0, "B": 1, "W": 2, "BW": 4}
 NAMES = {"F": "forward", "B": "input gradient", "W": "weight gradient", "BW": "backward"}
 AFTER = 6
 """The colour of what is done after the loop."""
-TICKS = 4
+LAST = 0.97
+"""A tick from this part of the width on has its text to its left."""
 MEMORY_COLUMNS = 500
 """Memory is drawn in so many columns; each shows the most in it."""
 
@@ -36,6 +37,7 @@ class Picture:
     Attributes:
       instance, timeline: the problem, and when its tasks run.
       time, amount: how the instance's time and memory are written.
+      tick: how a round time is written, all in one unit.
       after: by mesh, what is done when the loop is over, in the instance's time; or nothing.
       end: when the step is over, in the instance's time.
       fused: whether B is the whole backward pass.
@@ -45,6 +47,7 @@ class Picture:
     timeline: Timeline
     time: Callable[[float], str]
     amount: Callable[[float], str]
+    tick: Callable[[float], str]
     end: float
     after: tuple[float, ...] = ()
     fused: bool = False
@@ -63,11 +66,10 @@ def gantt(picture: Picture) -> Markup:
             element("rect", x=LEFT, y=top, width=WIDTH - LEFT, height=ROW - 4, class_="idle")
         )
         shapes += _tasks(picture, mesh, top, scale)
-    for k in range(TICKS + 1):
-        x = LEFT + (WIDTH - LEFT) * k / TICKS
-        anchor = "start" if k == 0 else "end" if k == TICKS else "middle"
+    for part, text in ticks(picture):
+        x = round(LEFT + (WIDTH - LEFT) * part, 2)
+        anchor = "start" if part == 0 else "end" if part > LAST else "middle"
         shapes.append(element("line", x1=x, x2=x, y1=low, y2=low + 5, class_="peak"))
-        text = picture.time(picture.end * k / TICKS)
         shapes.append(element("text", text, x=x, y=low + 19, text_anchor=anchor, class_="label"))
     drawing = element(
         "svg",
@@ -77,6 +79,15 @@ def gantt(picture: Picture) -> Markup:
         aria_label="tasks of every mesh over time",
     )
     return join(legend(_key(picture)), element("div", drawing, class_="gantt", tabindex="0"))
+
+
+def ticks(picture: Picture) -> list[tuple[float, str]]:
+    """Round times in one unit, each at its part of the step."""
+    if picture.end <= 0:
+        return [(0.0, picture.tick(0.0))]
+    step, most = round_ticks(picture.end, False)
+    times = [step * k for k in range(most + 1) if step * k <= picture.end]
+    return [(time / picture.end, picture.tick(time)) for time in times]
 
 
 def _key(picture: Picture) -> list[tuple[int, str]]:
@@ -148,7 +159,7 @@ def memory_chart(picture: Picture, mesh: int, always: Sequence[tuple[str, float]
         stacked(
             curves,
             limit=float(limit),
-            labels=[(0.02, "0"), (0.9, picture.time(picture.end))],
+            labels=ticks(picture),
             amount=picture.amount,
             about=f"memory of mesh {mesh} over the step",
         ),

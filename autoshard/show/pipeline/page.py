@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoshard.plan.text.page import share
@@ -11,7 +11,7 @@ from autoshard.search.meshes.problem import TICK
 from autoshard.search.meshes.report import reasons
 from autoshard.show import sections
 from autoshard.show.details import gains_table
-from autoshard.show.document import document, head, versions
+from autoshard.show.document import document, fragment, head, versions
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.pipeline.gains import pipeline_gains
 from autoshard.show.pipeline.gantt import Picture, gantt, memory_chart
@@ -19,7 +19,7 @@ from autoshard.show.pipeline.verdict import pipeline_verdict
 from autoshard.show.plots import Bar, bars, legend
 from autoshard.show.sections import bytes_cell, facts, seconds_cell
 from autoshard.show.sensitivity import Gain
-from autoshard.units import counted, format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_seconds, seconds_like
 
 
 def pipeline_page(plan: PipelinePlan, verification: Mapping[str, Any] | None = None) -> str:
@@ -29,7 +29,6 @@ def pipeline_page(plan: PipelinePlan, verification: Mapping[str, Any] | None = N
     """
     picture = picture_of(plan)
     gains = pipeline_gains(plan)
-    told = pipeline_verdict(plan, gains, verification)
     body = [
         ("schedule", "Schedule", gantt(picture)),
         ("proof", "Proof and bounds", _proof(plan)),
@@ -44,13 +43,29 @@ def pipeline_page(plan: PipelinePlan, verification: Mapping[str, Any] | None = N
         ("verification", "Verification", sections.verification(verification)),
         ("versions", "Versions of this report", facts(list(versions()))),
     ]
+    return document(_name(plan), _head(plan, gains, verification), body)
+
+
+def pipeline_fragment(plan: PipelinePlan) -> str:
+    """What a notebook shows of a plan for several meshes: the verdict, schedule and meshes."""
+    top = _head(plan, pipeline_gains(plan))
+    return fragment(top, gantt(picture_of(plan)), element("h3", "Meshes"), _meshes(plan))
+
+
+def _name(plan: PipelinePlan) -> str:
+    return f"{plan.program} on {plan.cluster}"
+
+
+def _head(
+    plan: PipelinePlan, gains: Sequence[Gain], verification: Mapping[str, Any] | None = None
+) -> Markup:
+    told = pipeline_verdict(plan, gains, verification)
     about = (
         f"{plan.placement}: {counted(len(plan.stages), 'stage')} on "
         f"{counted(len(plan.machines), 'mesh')}, "
         f"{counted(plan.microbatches, 'microbatch')}, backward {plan.mode}; {plan.described}"
     )
-    name = f"{plan.program} on {plan.cluster}"
-    return document(name, head(name, about, told.line, told.answers), body)
+    return head(_name(plan), about, told.line, told.answers)
 
 
 def picture_of(plan: PipelinePlan) -> Picture:
@@ -60,6 +75,7 @@ def picture_of(plan: PipelinePlan) -> Picture:
         timeline=plan.timeline,
         time=lambda ticks: format_seconds(ticks * TICK),
         amount=format_bytes,
+        tick=lambda ticks: seconds_like(ticks * TICK, plan.step_seconds),
         end=plan.step_seconds / TICK,
         after=tuple(seconds / TICK for seconds in plan.outer_seconds),
         fused=plan.mode == "fused",

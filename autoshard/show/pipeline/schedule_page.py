@@ -25,7 +25,7 @@ from autoshard.solve.schedule.named import NAMED
 from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
 from autoshard.solve.schedule.optimise.outcome_json import Considered
 from autoshard.solve.schedule.timeline import Timeline, simulate
-from autoshard.units import counted
+from autoshard.units import counted, format_percent
 
 
 def schedule_page(outcome: ScheduleOutcome, considered: Sequence[Considered]) -> str:
@@ -42,7 +42,7 @@ def schedule_page(outcome: ScheduleOutcome, considered: Sequence[Considered]) ->
     if timeline is None or order is None:
         raise ScheduleError("this schedule", ["it has no order; give the search more time"])
     end = float(timeline.makespan)
-    picture = Picture(instance, timeline, number, number, end, fused=_fused(timeline))
+    picture = Picture(instance, timeline, number, number, number, end, fused=_fused(timeline))
     gains = order_gains(instance, order, outcome.objective)
     answers = (
         _fits(instance, timeline),
@@ -98,7 +98,7 @@ def _fits(instance: Instance, timeline: Timeline) -> Answer:
     fullest = max(range(len(shares)), key=shares.__getitem__)
     detail = (
         f"the fullest is mesh {fullest}: {number(peaks[fullest])} of "
-        f"{number(float(limits[fullest]))} ({100 * shares[fullest]:.1f} %)"
+        f"{number(float(limits[fullest]))} ({format_percent(shares[fullest])})"
     )
     return Answer("Does it fit?", "yes", detail, True)
 
@@ -107,7 +107,7 @@ def _fast(outcome: ScheduleOutcome, timeline: Timeline) -> Answer:
     other = "span" if outcome.objective == "makespan" else "makespan"
     detail = (
         f"the {outcome.objective}; the {other} is {number(float(timeline.value(other)))}; meshes "
-        f"wait {timeline.bubble:.1%} of the time"
+        f"wait {format_percent(timeline.bubble)} of the time"
     )
     return Answer("How fast?", number(float(timeline.value(outcome.objective))), detail)
 
@@ -151,9 +151,9 @@ def _helps(outcome: ScheduleOutcome, gains: Sequence[Gain]) -> Answer:
     if not told:
         return Answer(question, "no mesh and no link by itself", "the order as it is")
     (change, saved), *others = told
-    detail = f"saves {100 * saved:.1f} %, the order as it is"
+    detail = f"saves {format_percent(saved)}, the order as it is"
     if others:
-        detail += f"; then {others[0][0]} ({100 * others[0][1]:.1f} %)"
+        detail += f"; then {others[0][0]} ({format_percent(others[0][1])})"
     return Answer(question, change, detail)
 
 
@@ -173,7 +173,12 @@ def _named(outcome: ScheduleOutcome, timeline: Timeline) -> Markup:
         value = float(made.value(outcome.objective))
         rows.append(Bar(name, ((0, value),), _value(outcome, made)))
         lines.append(
-            (name, number_cell(value, "{:,.6g}"), Cell(f"{made.bubble:.1%}", made.bubble), "")
+            (
+                name,
+                number_cell(value, "{:,.6g}"),
+                Cell(format_percent(made.bubble), made.bubble),
+                "",
+            )
         )
     columns = [Column("schedule"), Column(outcome.objective, True), Column("waiting", True)]
     columns.append(Column("why not", words=True))

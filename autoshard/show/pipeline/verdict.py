@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoshard.plan.text.page import share
+from autoshard.plan.work import work_texts
 from autoshard.search.meshes.plan import PipelinePlan
 from autoshard.search.meshes.problem import TICK
 from autoshard.show.sensitivity import Gain
 from autoshard.show.verdict import NEARLY_FULL, NOTHING, Answer, Verdict, near_best, verified
-from autoshard.units import counted, format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_percent, format_seconds
 
 CLOSE = 0.1
 """A gap up to this is good news: bounds over all placements are wider than those over layouts."""
@@ -54,9 +55,9 @@ def _which(plan: PipelinePlan) -> Answer:
     if one.step_seconds is None or step <= 0:
         return Answer("Which plan?", said, f"all chips as one mesh have no plan: {one.note}", True)
     ratio = one.step_seconds / step
-    words = f"{100 * (ratio - 1):.1f} % faster than"
+    words = f"{format_percent(ratio - 1)} faster than"
     if ratio < 1:
-        words = f"takes {100 * (1 / ratio - 1):.1f} % longer than"
+        words = f"takes {format_percent(1 / ratio - 1)} longer than"
     elif ratio > 1.1:
         words = f"{ratio:.2f} times as fast as"
     detail = f"{words} the best plan of all chips as one mesh ({one.machine}, {one.mesh})"
@@ -81,6 +82,7 @@ def _fast(plan: PipelinePlan) -> Answer:
         f"{counted(len(plan.stages), 'stage')}; "
         f"{format_seconds(max(plan.outer_seconds))} of it once a step"
     )
+    detail = "; ".join([detail, *work_texts(plan.work, plan.step_seconds, plan.chips)])
     one = plan.one_mesh
     if one is not None and one.step_seconds is not None:
         detail += f"; all chips as one mesh: {format_seconds(one.step_seconds)}"
@@ -148,4 +150,4 @@ def _saved(plan: PipelinePlan, seconds: float) -> float:
 
 
 def _percent(plan: PipelinePlan, seconds: float) -> str:
-    return f"{100 * _saved(plan, seconds):.1f} %"
+    return format_percent(_saved(plan, seconds))

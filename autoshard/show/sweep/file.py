@@ -77,7 +77,7 @@ def read_sweep(text: str) -> WhatIf:
         try:
             records = [_record(row) for row in csv.DictReader(io.StringIO(text))]
         except csv.Error as error:
-            raise SweepFileError(f"this is no sweep: {error}") from error
+            raise SweepFileError(f"this is not a sweep: {error}") from error
         return sweep_of(WrittenSweep(tuple(records)))
     written = json_of(text, "the sweep", error=SweepFileError)
     require_version(written)
@@ -111,7 +111,7 @@ def sweep_of(written: WrittenSweep) -> WhatIf:
     lacking = [name for name in NEEDED if any(name not in record for record in records)]
     if lacking:
         raise SweepFileError(
-            f"this is no sweep: its rows lack {', '.join(lacking)}; give what "
+            f"this is not a sweep: its rows lack {', '.join(lacking)}; give what "
             "`autoshard whatif -o` or --csv wrote"
         )
     rows = tuple(_row(record, number) for number, record in enumerate(records))

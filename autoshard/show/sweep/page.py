@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autoshard.show.document import document, head, versions
+from autoshard.show.document import document, fragment, head, versions
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.plots import Bar, bars
 from autoshard.show.sections import bytes_cell, facts, seconds_cell
@@ -14,13 +14,11 @@ from autoshard.show.sweep.verdict import sweep_verdict
 from autoshard.study.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
-from autoshard.units import counted, format_bytes, format_gap
+from autoshard.units import counted, format_bytes, format_gap, format_percent
 
 
 def sweep_page(sweep: WhatIf) -> str:
     """The whole report of a sweep as an HTML document."""
-    told = sweep_verdict(sweep)
-    count = f"{counted(len(sweep.rows), 'row', ',')}: {_swept(sweep)}"
     sections = [
         ("pareto", "Speed against cost", pareto_section(sweep)),
         ("rows", "Rows, the best first", _rows(sweep)),
@@ -31,8 +29,24 @@ def sweep_page(sweep: WhatIf) -> str:
         ("unfit", "Without a plan", _unfit(sweep)),
         ("versions", "Versions of this report", facts(list(versions()))),
     ]
-    name = f"{sweep.program}: a sweep" if sweep.program != "a sweep" else "A sweep"
-    return document(name, head(name, count, told.line, told.answers), sections)
+    return document(_name(sweep), _head(sweep), sections)
+
+
+def sweep_fragment(sweep: WhatIf) -> str:
+    """What a notebook shows of a sweep: the verdict, the picture, the rows."""
+    return fragment(_head(sweep), *([pareto_section(sweep), _rows(sweep)] if sweep.rows else []))
+
+
+def _name(sweep: WhatIf) -> str:
+    return f"{sweep.program}: a sweep" if sweep.program != "a sweep" else "A sweep"
+
+
+def _head(sweep: WhatIf) -> Markup:
+    if not sweep.rows:
+        return head(_name(sweep), "", "No row was asked for.", ())
+    told = sweep_verdict(sweep)
+    count = f"{counted(len(sweep.rows), 'row', ',')}: {_swept(sweep)}"
+    return head(_name(sweep), count, told.line, told.answers)
 
 
 def _swept(sweep: WhatIf) -> str:
@@ -50,6 +64,10 @@ def _swept(sweep: WhatIf) -> str:
 def number_cell(value: float | None, shape: str = "{:,.3g}") -> Cell:
     """A number, sorted as such."""
     return Cell("-" if value is None else shape.format(value), value)
+
+
+def _share_cell(share: float | None) -> Cell:
+    return Cell("-" if share is None else format_percent(share), share)
 
 
 def _rows(sweep: WhatIf) -> Markup | None:
@@ -91,7 +109,7 @@ def _rows(sweep: WhatIf) -> Markup | None:
             seconds_cell(row.bound_seconds or None),
             Cell(format_gap(row.gap or 0.0), row.gap),
             number_cell(row.tokens_per_second_per_chip, "{:,.0f}"),
-            number_cell(None if row.utilisation is None else 100 * row.utilisation, "{:.1f} %"),
+            _share_cell(row.utilisation),
             bytes_cell(row.peak_bytes),
             *([number_cell(sweep.cost_per_million_tokens(row))] if priced else []),
             *([number_cell(sweep.joules_per_token(row))] if powered else []),
@@ -104,7 +122,10 @@ def _rows(sweep: WhatIf) -> Markup | None:
         for row in ranked
     ]
     slow = sum(row.fits for row in sweep.rows) - len(ranked)
-    said = "● on the front: no other row of equal work is both faster and cheaper."
+    said = (
+        "● on the front: no other row of equal work is both faster and cheaper. Layouts: what "
+        "share of the state is sharded in which way, an entry for each dimension."
+    )
     if slow:
         said += f" Left out: {counted(slow, 'row')} slower than {sweep.latency:g} s a step."
     return join(element("p", said, class_="soft"), table(columns, lines, sorts=True))
@@ -140,7 +161,7 @@ def _binds(sweep: WhatIf) -> Markup | None:
         step = row.step_seconds or 1.0
         shares = sorted(row.saved_seconds.items(), key=lambda item: -item[1])
         drawn = [
-            Bar(name, ((number % 8, seconds / step),), f"{100 * seconds / step:.2f} %")
+            Bar(name, ((number % 8, seconds / step),), format_percent(seconds / step, ".2f"))
             for number, (name, seconds) in enumerate(shares)
         ]
         blocks += [element("h3", str(row)), bars(drawn, most=most)]

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from autoshard.show.document import document, head, versions
+from autoshard.show.document import document, fragment, head, versions
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.sections import bytes_cell, facts, seconds_cell
 from autoshard.show.sweep.curves import Curve, curves
 from autoshard.show.sweep.page import number_cell
-from autoshard.show.sweep.verdict import helps
+from autoshard.show.sweep.verdict import helps, sure
 from autoshard.show.verdict import Answer
+from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.served import Served, Serving, others
 from autoshard.units import counted, format_bytes, format_gap, format_seconds
 
 
 def serving_page(found: Serving) -> str:
     """The whole report as an HTML document."""
-    name = f"Serving {found.decode.program}"
-    about = f"{counted(len(found.rows), 'decode step', ',')}"
-    if found.prompt is not None:
-        about += f", prompts of {counted(found.prompt, 'token', ',')}"
-    if found.generate is not None:
-        about += f", {counted(found.generate, 'token', ',')} made for each"
-    answers = tuple(_answers(found))
-    line = "; ".join(f"{one.question.rstrip('?').lower()}: {one.said}" for one in answers)
     sections = [
         ("curves", "Batch against latency", _curves(found)),
         ("rows", "Decode steps", _rows(found)),
@@ -32,7 +27,42 @@ def serving_page(found: Serving) -> str:
         ("unfit", "Without a plan", _unfit(found)),
         ("versions", "Versions of this report", facts(list(versions()))),
     ]
-    return document(name, head(name, about, f"{line[:1].upper()}{line[1:]}.", answers), sections)
+    return document(_name(found), _head(found), sections)
+
+
+def serving_fragment(found: Serving) -> str:
+    """What a notebook shows of an answer: the verdict, the curves, the rows, what fits."""
+    rows = _rows(found), element("h3", "Largest batch that fits"), _limits(found)
+    return fragment(_head(found), *([_curves(found), *rows] if found.rows else []))
+
+
+def _name(found: Serving) -> str:
+    return f"Serving {found.decode.program}"
+
+
+def _head(found: Serving) -> Markup:
+    about = f"{counted(len(found.rows), 'decode step', ',')}"
+    if found.prompt is not None:
+        about += f", prompts of {counted(found.prompt, 'token', ',')}"
+    if found.generate is not None:
+        about += f", {counted(found.generate, 'token', ',')} made for each"
+    answers = tuple(_answers(found))
+    return head(_name(found), about, _line(found, answers), answers)
+
+
+def _line(found: Serving, answers: Sequence[Answer]) -> str:
+    """All answers in a sentence."""
+    fits, fast, *rest = answers
+    said = f"{fits.said} {'has' if fits.said.startswith('1 of') else 'have'} a plan"
+    if not rest:
+        return f"{said}, {fast.said}."
+    near, binds, help_ = rest
+    row = found.within(found.latency)[0].row
+    where = f"{row.machine} {others(row)}".strip()
+    return (
+        f"{said}; best: {where}, batch {row.sizes['batch']}, {fast.said}; {near.said}; bound by "
+        f"{binds.said}; what would help most: {help_.said}."
+    )
 
 
 def _answers(found: Serving) -> list[Answer]:
@@ -62,11 +92,26 @@ def _answers(found: Serving) -> list[Answer]:
         )
     said = f"{rate / row.chips:,.0f} tokens/s/chip{limit}"
     answers.append(Answer("How fast?", said, detail))
-    answers.append(
-        Answer("How sure?", f"within {format_gap(row.gap or 0.0)} of the best", "by the prices")
-    )
+    answers.append(sure(row))
     answers.append(Answer("What binds?", row.binds or "not known", "of that decode step"))
-    return [*answers, helps(row)]
+    return [*answers, _more(found, row)]
+
+
+def _more(found: Serving, row: Row) -> Answer:
+    """What would help the best step most: another batch or size first, as one can choose it."""
+    told = helps(row, [one.row for one in found.rows])
+    longer = [
+        one.row.step_seconds
+        for one in found.rows
+        if found.latency is not None
+        and one.row.machine == row.machine
+        and told.said == f"batch={one.row.sizes['batch']}"
+        and (one.row.step_seconds or 0.0) > found.latency
+    ]
+    if not longer or found.latency is None:
+        return told
+    beyond = f"more than the {format_seconds(found.latency)} that were asked for"
+    return replace(told, detail=told.detail.replace(" a step", f" a token, {beyond}", 1))
 
 
 def _room(found: Serving) -> str:

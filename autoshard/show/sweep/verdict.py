@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autoshard.show.verdict import Answer, Verdict, near_best
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
-from autoshard.units import counted, format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_percent, format_seconds
 
 NOTHING = 5e-4
 """A saving below this share of the step is none."""
@@ -24,7 +24,7 @@ def sweep_verdict(sweep: WhatIf) -> Verdict:
     least = float("inf") if sweep.latency is None else sweep.latency
     fastest = sweep.objective == "step"  # others may do more work a chip-second; else none does
     quick = [row for row in sweep.rows if fastest and (row.step_seconds or 0.0) <= least]
-    answers = (fits, _fast(sweep, best), _sure(best), _binds(sweep, best), helps(best, quick))
+    answers = (fits, _fast(sweep, best), sure(best), _binds(sweep, best), helps(best, quick))
     line = f"{_counted(sweep)}; best by {sweep.objective}: {best}, {answers[1].said} a step"
     cost = sweep.cost_per_million_tokens(best)
     if cost is not None:
@@ -60,7 +60,7 @@ def _fast(sweep: WhatIf, best: Row) -> Answer:
     if best.tokens_per_second_per_chip:
         detail += f"; {best.tokens_per_second_per_chip:,.0f} tokens/s/chip"
     if best.utilisation is not None:
-        detail += f", {100 * best.utilisation:.1f} % model FLOP utilisation"
+        detail += f", {format_percent(best.utilisation)} model FLOP utilisation"
     days = sweep.days(best)
     if days is not None:
         detail += f"; the training run takes {days:,.1f} days"
@@ -69,7 +69,8 @@ def _fast(sweep: WhatIf, best: Row) -> Answer:
     return Answer("How fast?", said, detail)
 
 
-def _sure(best: Row) -> Answer:
+def sure(best: Row) -> Answer:
+    """How near the plan of a row is to the best of the space."""
     gap = best.gap or 0.0
     lower, upper = best.lower_seconds or 0.0, best.upper_seconds or 0.0
     detail = (
@@ -101,9 +102,9 @@ def helps(best: Row, rows: Sequence[Row] = ()) -> Answer:
     question, step = "What would help most?", best.step_seconds or 0.0
     shares = {name: seconds / step for name, seconds in best.saved_seconds.items() if step > 0}
     ranked = sorted(shares, key=lambda name: -shares[name])
-    more = [f"{_more(name)} ({100 * shares[name]:.1f} %)" for name in ranked[:2]]
+    more = [f"{_more(name)} ({format_percent(shares[name])})" for name in ranked[:2]]
     memory = (
-        f"; memory is full to {100 * (best.peak_bytes or 0) / best.limit_bytes:.0f} %"
+        f"; memory is full to {format_percent((best.peak_bytes or 0) / best.limit_bytes, '.0f')}"
         if best.limit_bytes > 0
         else ""
     )
@@ -124,7 +125,7 @@ def helps(best: Row, rows: Sequence[Row] = ()) -> Answer:
         return Answer(question, said, detail + memory)
     if nothing:
         return Answer(question, "no part of the machine by itself", memory.removeprefix("; "))
-    detail = f"saves {100 * shares[ranked[0]]:.1f} % of the step with the plan as it is"
+    detail = f"saves {format_percent(shares[ranked[0]])} of the step with the plan as it is"
     if ranked[1:] and shares[ranked[1]] >= NOTHING:
         detail += f"; then {more[1]}"
     return Answer(question, _more(ranked[0]), detail + memory)

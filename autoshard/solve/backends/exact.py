@@ -33,7 +33,7 @@ from autoshard.solve.backends.task import Answer, Scales, Task, Verdict, scaled
 __all__ = ["ExactResult", "Solver", "Verdict", "solve_linear"]
 
 LONGEST_SECONDS = 1e7
-"""Solvers count milliseconds in integers: more is no limit at all."""
+"""Solvers count milliseconds in integers: more is not a limit at all."""
 APART_COEFFICIENTS = 20_000
 """Integer models of at least so many coefficients get a process of their own."""
 

@@ -8,6 +8,7 @@ back no other one can be started.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 import highspy
 import numpy as np
 
+from autoshard.interrupts import LEFT_RUNNING
 from autoshard.solve.backends.task import Answer, Task, Tell, Verdict
 
 TOLERANCE = 1e-9
@@ -24,6 +26,8 @@ whose largest coefficient is one, a limit of 10 GB is then kept to about 10 byte
 POLL_SECONDS = 0.02
 PATIENCE_SECONDS = 0.5
 """How long a solver that was told to stop is waited for."""
+LONGEST_SECONDS = 60.0
+"""How long the end of Python waits for one: where it comes before that, C++ aborts the process."""
 
 
 def solve(task: Task, tell: Tell, keep_going: Callable[[], bool] | None = None) -> Answer:
@@ -51,7 +55,7 @@ def solve(task: Task, tell: Tell, keep_going: Callable[[], bool] | None = None) 
         except Exception as error:  # out of memory, say
             failures.append(f"{type(error).__name__}: {error}")
 
-    worker = threading.Thread(target=work, daemon=True)
+    worker = threading.Thread(target=work, daemon=True, name=LEFT_RUNNING)
     worker.start()
     try:
         while worker.is_alive() and time.monotonic() < task.deadline:
@@ -63,6 +67,7 @@ def solve(task: Task, tell: Tell, keep_going: Callable[[], bool] | None = None) 
         heard.stop = True
         worker.join(PATIENCE_SECONDS)
     if worker.is_alive():
+        atexit.register(worker.join, LONGEST_SECONDS)
         return Answer(Verdict.STOPPED, heard.bound, heard.values)
     if failures:
         return Answer(Verdict.FAILED, heard.bound, heard.values, note=failures[0])

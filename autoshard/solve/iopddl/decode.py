@@ -2,7 +2,7 @@
 
 Most of a file is the same few cost matrices, written out again for every edge. So the rows stay
 text while the file is walked, and only the distinct texts are turned into numbers. What that walk
-does not take (a fault, or `Infinity`, which is no JSON) goes the plain way: everything decoded,
+does not take (a fault, or `Infinity`, which is not JSON) goes the plain way: everything decoded,
 every part of the wrong shape named.
 """
 
@@ -109,7 +109,7 @@ def _plain(text: bytes, source: str) -> Any:
                 "download it again"
             ) from error
         raise ProblemError(
-            f"{source} is no JSON {where_json_ends(error)}; copy or download it again"
+            f"{source} is not JSON {where_json_ends(error)}; copy or download it again"
         ) from error
     except UnicodeDecodeError as error:
         raise ProblemError(
@@ -119,7 +119,7 @@ def _plain(text: bytes, source: str) -> Any:
     except (ValueError, RecursionError) as error:
         what = "is nested too deeply" if isinstance(error, RecursionError) else "has endless digits"
         raise ProblemError(
-            f"{source} is no problem: its JSON {what}; copy or download it again"
+            f"{source} is not a problem: its JSON {what}; copy or download it again"
         ) from error
 
 

@@ -99,7 +99,7 @@ class Faults:
         """Raise ProblemError if there is anything to complain of."""
         if self.count:
             raise ProblemError(
-                self.listed(f"{self.source} is no choice problem in the contest's format")
+                self.listed(f"{self.source} is not a choice problem in the contest's format")
             )
 
 

@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.timeline import Run, Timeline, memory_over_time
-from autoshard.units import visible
+from autoshard.units import format_percent, visible
 
 LETTERS = {"F": "F", "B": "B", "W": "W", "BW": "X"}
 COLOURS = {
@@ -27,6 +27,10 @@ COLOURS = {
     "BW": ("#b279a2", "#d8b5d1"),
 }
 NAMES = {"F": "forward", "B": "input gradient", "W": "weight gradient", "BW": "both gradients"}
+LEGEND = (
+    "F forward, B input gradient, W weight gradient, X both; below, the microbatch's last digit"
+)
+"""Of `draw_text`."""
 ROW, MEMORY, LEFT, TOP = 22, 14, 70, 34
 CHARACTER = 5.5
 """Width of a digit, in pixels: a task that is narrower than its number goes without."""
@@ -106,7 +110,7 @@ def _legend(
     known = escape(visible(instance.name))
     yield (
         f'<text x="{x}" y="18" font-size="11">{known} makespan {written(timeline.makespan)}, '
-        f"span {written(timeline.span)}, bubble {timeline.bubble:.1%}</text>"
+        f"span {written(timeline.span)}, bubble {format_percent(timeline.bubble)}</text>"
     )
 
 

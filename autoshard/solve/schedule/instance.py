@@ -164,7 +164,7 @@ def chain(stages: int) -> list[tuple[int, int]]:
 
 
 def vee_faults(instance: Instance) -> list[str]:
-    """Why the stages are no chain that is placed down the meshes and up again."""
+    """Why the stages are not a chain that is placed down the meshes and up again."""
     faults = []
     if not instance.is_chain:
         faults.append(f"the edges must be those of a chain, {chain(instance.stages)}")

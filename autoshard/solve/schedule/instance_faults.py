@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autoshard.solve.schedule.instance import Instance
 
 LEAST, MOST = 1e-12, 1e18
-"""Of times and memory, in whatever unit: beyond them sums are no numbers any more."""
+"""Of times and memory, in whatever unit: beyond them sums are not numbers any more."""
 BY_STAGE = {
     "forward": "F",
     "backward": "B",
@@ -65,7 +65,7 @@ def _sizes(instance: Instance) -> Iterator[str]:
             )
         yield from _no_numbers(name, values)
     if len(instance.transfer) != meshes or any(len(row) != meshes for row in instance.transfer):
-        yield f"comm is no matrix of {meshes} x {meshes}; give that, or one number"
+        yield f"comm is not a matrix of {meshes} x {meshes}; give that, or one number"
     for source, row in enumerate(instance.transfer):
         yield from _no_numbers(f"comm[{source}]", row)
 
@@ -137,7 +137,7 @@ def _edges(instance: Instance) -> Iterator[str]:
     broken = False
     for edge in instance.edges:
         if len(edge) != 2 or not all(isinstance(s, int) and 0 <= s < stages for s in edge):
-            yield f"edges: {list(edge)} is no pair of stages 0 to {stages - 1}"
+            yield f"edges: {list(edge)} is not a pair of stages 0 to {stages - 1}"
             broken = True
         else:
             graph[edge[1]].add(edge[0])

@@ -47,7 +47,7 @@ def instance_from_json(written: Any) -> Instance:
         raise ScheduleError("this instance", [f"it is a {type(written).__name__}; give an object"])
     faults = [f"there is no {name}; give it" for name in REQUIRED if name not in written]
     unknown = [name for name in written if name not in KNOWN]
-    faults += [f"{name!r} is no field; known are {', '.join(KNOWN)}" for name in unknown]
+    faults += [f"{name!r} is not a field; known are {', '.join(KNOWN)}" for name in unknown]
     faults += [
         f"{name} is {shown(written[name])}; give a whole number from 1 to {most:,}"
         for name, most in (("p", MOST_MESHES), ("m", MOST_MICROBATCHES), ("S", MOST_STAGES))
@@ -144,7 +144,7 @@ def _shape_faults(written: Mapping[str, Any]) -> list[str]:
     if isinstance(comm, list) and not all(isinstance(row, list) for row in comm):
         faults.append("comm is a list, but not of lists; give one number or a p x p matrix")
     if edges is not None and not _lists(edges):
-        faults.append("edges is no list of pairs; write [[0, 1], [1, 2]]")
+        faults.append("edges is not a list of pairs; write [[0, 1], [1, 2]]")
     placement = written.get("placement") or []
     if not isinstance(placement, list):
         faults.append(f"placement is {placement!r}; give the mesh of each stage")

@@ -77,7 +77,7 @@ def interleaved_key(instance: Instance) -> Key:
     if list(instance.placement) != [stage % p for stage in range(v * p)]:
         faults.append(f"stages must go round the {p} meshes, not {list(instance.placement)}")
     if instance.microbatches % p:
-        faults.append(f"{instance.microbatches} microbatches are no multiple of the {p} meshes")
+        faults.append(f"{instance.microbatches} microbatches are not a multiple of the {p} meshes")
     if faults:
         raise ScheduleError("interleaved 1F1B", faults)
 

@@ -142,7 +142,7 @@ def _chains(tasks: Iterable[Task], together: Callable[[Task, Task], bool]) -> li
 
 def _faults(merge: Merge, order: Order) -> list[str]:
     places = {task: (mesh, at) for mesh, row in enumerate(order) for at, task in enumerate(row)}
-    missing = [f"{task} is no task of the order" for task in merge if task not in places]
+    missing = [f"{task} is not a task of the order" for task in merge if task not in places]
     if missing:
         return missing
     faults = []

@@ -70,10 +70,10 @@ def order_from_json(written: Mapping[str, Any], meshes: int) -> Order:
 
 def _faults_of(tasks: Any) -> Iterator[str]:
     if not isinstance(tasks, list | tuple):
-        yield f"{tasks!r} is no list of tasks"
+        yield f"{tasks!r} is not a list of tasks"
         return
     for task in tasks:
         if not (isinstance(task, list | tuple) and len(task) == 3 and task[0] in KINDS):
-            yield f"{task!r} is no task; write [kind, stage, microbatch], kind F, B, W or BW"
+            yield f"{task!r} is not a task; write [kind, stage, microbatch], kind F, B, W or BW"
         elif any(isinstance(number, bool) or not isinstance(number, int) for number in task[1:]):
             yield f"{task!r} has a stage or microbatch that is not whole"

@@ -133,7 +133,7 @@ def _misplaced(instance: Instance, order: Order) -> Iterator[str]:
         for task in tasks:
             inside = 0 <= task.stage < instance.stages
             if not (inside and 0 <= task.microbatch < instance.microbatches):
-                yield f"{task} on mesh {mesh} is no task of the instance"
+                yield f"{task} on mesh {mesh} is not a task of the instance"
                 continue
             home = instance.placement[task.stage]
             if home != mesh:

@@ -38,7 +38,7 @@ from autoshard.study.annotate.line_checks import LineChecks
 from autoshard.study.annotate.line_search import TOLERANCE, LineSearch, per_block
 from autoshard.study.annotate.lines import Line
 from autoshard.study.annotate.sites import sites_of
-from autoshard.units import counted, format_bytes
+from autoshard.units import counted, format_bytes, format_percent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +102,9 @@ class Fewest:
             *(f"  {part}" for line in self.lines for part in str(line).splitlines()),
         ]
         if self.enough and not self.exact:
-            text.append(f"Otherwise than planned, {self.share:.2%} of the step, are:")
+            text.append(
+                f"Otherwise than planned, {format_percent(self.share, '.2f')} of the step, are:"
+            )
         elif not self.enough:
             more = "" if self.ended else "No more lines were found that help. "
             text.append(f"{more}Otherwise than planned are then:")

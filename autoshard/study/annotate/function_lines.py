@@ -223,7 +223,7 @@ class _Arrays:
         return spot.primitive != ARGUMENT or (top.file, top.function) == self.function
 
     def _fitting(self, key: Key, spot: Spot) -> list[Visit]:
-        """The arrays that a key fits; none where it is no key of a call alone."""
+        """The arrays that a key fits; none where it is not a key of a call alone."""
         own = [one for one in self.here if self._has(one.spot)]
         held = [one for one in own if key.holds(self.scope(one), one.spot.primitive)]
         if spot.inlined and len({(one.spot.primitive, self.scope(one)) for one in held}) > 1:

@@ -168,7 +168,7 @@ class _Mark:
       number, constraint: see `mark_of`.
       op: that is the mark.
       behind: what the marked value is without its marks.
-      made: whether what is marked is no mark itself.
+      made: whether what is marked is not a mark itself.
     """
 
     number: int
@@ -179,7 +179,7 @@ class _Mark:
 
 
 def _without_marks(flat: Flattener) -> tuple[list[Mapping[str, Any]], list[_Mark]]:
-    """The ops that are no marks, and the marks."""
+    """The ops that are not marks, and the marks."""
     behind: dict[int, int] = {}
     ops, at = [], []
     for op in flat.ops:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from autoshard.machine.numbers import unit_of
 from autoshard.terminal import aligned
-from autoshard.units import format_unit
+from autoshard.units import format_percent, format_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Errors:
     def __str__(self) -> str:
         if math.isnan(self.median):
             return "-"
-        return f"{100 * self.median:.1f} / {100 * self.percentile90:.1f} %"
+        return f"{100 * self.median:.1f} / {format_percent(self.percentile90)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def message(faults: list[str], table: pd.DataFrame) -> str:
 
 def _csv(text: str, name: str) -> pd.DataFrame:
     if why := _not_csv(text):
-        raise TableError(f"{name!r} is no table: {why}; give CSV, or JSON lines")
+        raise TableError(f"{name!r} is not a table: {why}; give CSV, or JSON lines")
     table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, skip_blank_lines=False)
     table.columns = [str(column).strip() for column in table.columns]
     table.index = pd.RangeIndex(2, len(table) + 2, name="line")
@@ -116,7 +116,7 @@ def _csv(text: str, name: str) -> pd.DataFrame:
 
 
 def _not_csv(text: str) -> str:
-    """Why a text is no table; empty where it is one."""
+    """Why a text is not a table; empty where it is one."""
     if not text.strip():
         return "it is empty"
     reader = csv.reader(io.StringIO(text), strict=True)
@@ -144,7 +144,7 @@ def _json_lines(text: str, name: str) -> pd.DataFrame:
             faults.append(str(error))
             continue
         if not isinstance(record, dict):
-            faults.append(f"line {number} is no object; write {{column: value, ...}}")
+            faults.append(f"line {number} is not an object; write {{column: value, ...}}")
             continue
         records.append(record)
         lines.append(number)
@@ -159,7 +159,7 @@ def _row(given: dict[str, Any], where: str) -> tuple[Row | None, list[str]]:
     kind = str(given.pop("kind", "")).strip()
     if kind not in ROW_KINDS:
         hint = did_you_mean(kind, ROW_KINDS) or f"write {_any_of(ROW_KINDS)}"
-        return None, [f"{where}, column kind: {kind!r} is no kind of row; {hint}"]
+        return None, [f"{where}, column kind: {kind!r} is not a kind of row; {hint}"]
     columns = ROW_KINDS[kind]
     cells: dict[str, Any] = {}
     faults = []

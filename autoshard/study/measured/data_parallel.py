@@ -4,6 +4,10 @@ Where a framework runs them beside compute, on streams of its own, they add to a
 fit beside its compute alone. PyTorch's FSDP does so (docs.pytorch.org, FullyShardedDataParallel:
 forward and backward prefetching), and Megatron-LM (docs.nvidia.com/megatron-core, distributed
 optimizer: overlap_grad_reduce and overlap_param_gather). XLA does as its schedule says.
+
+A plan may bring tokens to where rows of the embedding lie, and their gradients likewise, where they
+are fewer bytes than the embedding. These frameworks gather and sum the embedding as any weight: as
+the output layer, which is as large.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import jax
 from autoshard.models.decoder import weights
 from autoshard.models.decoder_sizes import Decoder
 from autoshard.plan.records import Move
-from autoshard.study.measured.held import KINDS
+from autoshard.study.measured.held import KINDS, place
 
 Shapes = frozenset[tuple[int, ...]]
 DATA = frozenset({"replica", "fsdp", "expert", "context"})
@@ -42,3 +46,9 @@ def of_weights(move: Move, shapes: Shapes) -> bool:
     inside = move.value.partition("[")[2].partition("]")[0]
     shape = tuple(int(size) for size in re.findall(r"(?:^|,)\s*(\d+)", inside))
     return sides(shape) in shapes and DATA.issuperset(move.axes)
+
+
+def of_rows(move: Move, shapes: Shapes) -> bool:
+    """Whether a collective brings tokens over data-parallel ranks to rows of the embedding."""
+    inside = place(move.scope)[0] == "embed" and DATA.issuperset(move.axes)
+    return inside and not of_weights(move, shapes)

@@ -9,7 +9,8 @@ What such a framework does otherwise than the plan, by its documentation:
                        marked as being of its dtype, as XLA does
     tokens             go to experts once a place, where its kernels do so
                        (`autoshard.study.measured.dispatch`)
-    tensor parallelism gathers and sums run in as many parts as there are ranks, all but the first
+    tensor parallelism tokens come to the weights (`autoshard.study.measured.tensor_parallel`);
+                       gathers and sums run in as many parts as there are ranks, all but the first
                        beside the products that read or make them, where the framework says so
                        (docs.nvidia.com/nemo/megatron-bridge, Communication Overlap: on by default
                        in its recipes; discuss.pytorch.org, Introducing Async Tensor Parallelism)
@@ -24,12 +25,17 @@ from autoshard.plan.evaluate import compute_seconds
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
 from autoshard.plan.records import Move
-from autoshard.study.measured.data_parallel import of_weights, weight_shapes
+from autoshard.study.measured.data_parallel import of_rows, of_weights, weight_shapes
 from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
-from autoshard.study.measured.held import kept_bytes, weight_bytes
+from autoshard.study.measured.held import kept_bytes, place, weight_bytes
 from autoshard.study.measured.question import Question
 from autoshard.study.measured.remat import Remat
 from autoshard.study.measured.saved import layer_bytes, reserved_bytes
+from autoshard.study.measured.tensor_parallel import (
+    cast_seconds,
+    is_tensor_parallel,
+    tensor_seconds,
+)
 
 KEPT_BYTES, SHARDED_BYTES = 6.0, 12.0
 """Of a weight: bfloat16 and its gradient in float32; float32 and two moments of Adam."""
@@ -49,18 +55,24 @@ def eager_seconds(plan: Plan, prices: StepPrices, asked: Question) -> float:
     copies = sum(seconds for op, _, seconds in spent if op.primitive in COPIES)
     shapes = weight_shapes(asked.decoder)
     data = [move for move in plan.moves if of_weights(move, shapes)]
+    rows = [move for move in plan.moves if of_rows(move, shapes)]
     estimate = plan.estimate
     others = estimate.step_seconds - estimate.compute_seconds
-    others -= sum(move.exposed_seconds for move in data)
+    others -= sum(move.exposed_seconds for move in (*data, *rows))
+    if rows and not asked.decoder.tied:
+        data += [move for move in data if place(move.scope)[0] == "unembed"]
     exchange = exchange_seconds(asked)
     if exchange is not None:
         ways = [move for move in plan.moves if is_exchange(move, shapes)]
         others += sum(move.count * exchange - move.exposed_seconds for move in ways)
-    if asked.hides_tensor:
+    tensor = tensor_seconds(asked, prices.topology)
+    if tensor is not None:
+        others += tensor - sum(m.exposed_seconds for m in plan.moves if is_tensor_parallel(m))
+    elif asked.hides_tensor:
         ranks = asked.rules.mesh.get("tensor", 1)
         ways = [move for move in plan.moves if move.axes == ("tensor",)]
         others -= sum(move.exposed_seconds - hidden_in_products(move, ranks) for move in ways)
-    busy = estimate.compute_seconds - copies + max(others, 0.0)
+    busy = estimate.compute_seconds - copies + cast_seconds(asked) + max(others, 0.0)
     return busy + max(sum(move.seconds for move in data) - busy, 0.0)
 
 

@@ -3,6 +3,7 @@
     v5p, 128 chips, 2 slices                   2xv5p-64
     TPU7x, 64 chips                            v7x-128: two devices a chip
     A100-40GB, "1600 Gbps node-node"           a100-64 with 25 GB/s a chip between hosts
+    H100, "16 x A3 (h100-80gb-8)"              h100-128 with the network of a3-highgpu-8g
 
 Chips without a preset are the nearest preset with other numbers, each from its vendor's page.
 """
@@ -18,6 +19,7 @@ from autoshard.machine.compiler import with_flags
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
+from autoshard.machine.names import machine_types
 from autoshard.machine.numbers import numbers, with_numbers
 from autoshard.study.measured.table import Run
 from autoshard.units import counted
@@ -114,8 +116,19 @@ ATTENTION: tuple[tuple[str, Attention], ...] = (
     ("transformers", "flash-2"),
 )
 """Kernels of attention by the name of the framework; of others cuDNN's."""
-RECIPE_OVERLAP = 0.25
-"""Share of a collective that the solver takes to be hidden by the flags of recipes; as on v5e."""
+TYPES = {"h100-80gb-8": "a3-highgpu-8g", "h100-mega-80gb-8": "a3-megagpu-8g"}
+"""Machine types by what xpk calls them (github.com/AI-Hypercomputer/xpk, src/xpk/core/
+system_characteristics.py); others by their own names."""
+FLAGGED = {"xla:tpu": "", "xla:gpu": "MaxText"}
+"""By compiler, the framework whose runs have the flags of public recipes; empty for all. All of
+MaxText's scripts for GPUs set them (github.com/AI-Hypercomputer/maxtext, configs/gpu/a3, and
+gpu-recipes, training/*/*/maxtext-pretraining-gke/values.yaml). AXLearn sets flags of TPUs alone
+(github.com/apple/axlearn, common/compiler_options.py). Layers that are in no loop have nothing to
+pipeline, and hide as much without: 70 % of the collectives of llama2-7b on 128 H100s by XLA:GPU's
+own timeline (JAX 0.12.0.1), see `autoshard.machine.compiler.PIPELINED`."""
+TPU_OVERLAP = 0.25
+"""Share of a collective that the solver takes to be hidden by the flags of recipes for TPUs; as on
+v5e."""
 _BETWEEN = re.compile(r"(\d+) Gbps node-node|(\d+) x (\d+) Gb/s NICs|(\d+) Gb/s per GPU")
 _MEMORY = re.compile(r"(\d+) GB HBM\w*, ([\d.]+) TB/s")
 
@@ -127,13 +140,13 @@ def machine_of(run: Run) -> tuple[Machine, tuple[str, ...]]:
       MachineError: no preset is like its chip, or the preset does not come in so many.
     """
     if run.chip not in CHIPS:
-        raise MachineError(f"no preset is a {run.chip}; there are {', '.join(CHIPS)}")
+        raise MachineError(f"no preset is a {run.chip}; known: {', '.join(CHIPS)}")
     known = CHIPS[run.chip]
     devices = run.chips * DEVICES.get(run.chip, 1)
     slices = run.units or 1 if known.preset.startswith("v") else 1
     if devices % slices:
         raise MachineError(
-            f"{counted(devices, 'device')} of {run.chip} are no {slices} equal slices"
+            f"{counted(devices, 'device')} of {run.chip} do not make {slices} equal slices"
         )
     times = f"{slices}x" if slices > 1 else ""
     machine = load(f"{times}{known.preset}-{devices // slices}")
@@ -142,12 +155,8 @@ def machine_of(run: Run) -> tuple[Machine, tuple[str, ...]]:
     if memory := _MEMORY.search(words):
         values["chip.memory_bytes"] = float(memory[1]) * 2**30
         values["chip.memory_bandwidth"] = float(memory[2]) * 1e12
-    between = _BETWEEN.search(words)
-    if between is not None and "network[1].chip_bandwidth" in {n.path for n in numbers(machine)}:
-        host = (between[1] and float(between[1])) or float(between[2] or 8) * float(
-            between[3] or between[4]
-        )
-        values["network[1].chip_bandwidth"] = host * 1e9 / 8 / machine.network[0].chips
+    if between := _between(run, machine):
+        values["network[1].chip_bandwidth"] = between
     paths = {one.path for one in numbers(machine)}
     values = {path: value for path, value in values.items() if path in paths}
     notes = [f"{path} {value:.4g}" for path, value in values.items()]
@@ -156,9 +165,28 @@ def machine_of(run: Run) -> tuple[Machine, tuple[str, ...]]:
     if known.name:
         machine = replace(machine, chip=replace(machine.chip, name=known.name))
     machine = as_measured(machine, (*kernels, "cudnn")[0])
-    if known.preset.startswith("v"):
+    compiler = machine.chip.compiler
+    if compiler.name in FLAGGED and FLAGGED[compiler.name] in run.framework:
         notes.append("flags of recipes")
-        compiler = with_flags(machine.chip.compiler, "recipe")
-        overlap = max(machine.overlap, RECIPE_OVERLAP)
+        compiler = with_flags(compiler, "recipe")
+        hidden = 0.0 if compiler.pipelines else TPU_OVERLAP
+        overlap = max(machine.overlap, hidden)
         machine = replace(machine, chip=replace(machine.chip, compiler=compiler), overlap=overlap)
     return machine, tuple(notes)
+
+
+def _between(run: Run, machine: Machine) -> float | None:
+    """What the row says that a chip sends to another host, bytes/s.
+
+    That of a machine type that it names goes before what its notes say.
+    """
+    xpk = {known: name for name, known in TYPES.items()}
+    for name, host in machine_types().items():
+        called = "|".join(re.escape(word) for word in (name, xpk.get(name)) if word)
+        if host.between and re.search(rf"\b({called})\b", run.topology.lower()):
+            return host.between
+    found = _BETWEEN.search(f"{run.topology}; {run.notes}")
+    if found is None:
+        return None
+    host_gigabits = float(found[1] or 0) or float(found[2] or 8) * float(found[3] or found[4])
+    return host_gigabits * 1e9 / 8 / machine.network[0].chips

@@ -45,7 +45,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         if self.schedule not in NAMED:
-            raise ValueError(f"no schedule is called {self.schedule}; there are {', '.join(NAMED)}")
+            raise ValueError(f"no schedule is called {self.schedule}; known: {', '.join(NAMED)}")
 
     @property
     def stages(self) -> int:
@@ -90,7 +90,7 @@ def pipeline_of(run: Run, machine: Machine, notes: list[str]) -> Pipeline | None
     schedule = next((name for word, name in SCHEDULES if word in words), "")
     if words and not schedule:
         raise ValueError(
-            f"the schedule {run.schedule!r} has no name that is known; there is "
+            f"the schedule {run.schedule!r} is not known; known: "
             f"{', '.join(word for word, _ in SCHEDULES)}"
         )
     chunks = run.vpp or 1

@@ -28,15 +28,14 @@ from autoshard.models.splash import MOST
 from autoshard.study.measured.machines import machine_of
 from autoshard.study.measured.models import decoder_of
 from autoshard.study.measured.pipeline import Pipeline, pipeline_of
+from autoshard.study.measured.precision import products_of, scaling_of
 from autoshard.study.measured.remat import JAX, Remat, UnreachableError, offloaded_bytes, remat_of
 from autoshard.study.measured.table import Run
 
 AXES = ("replica", "fsdp", "expert", "context", "tensor")
-NARROW = re.compile(r"fp8|float8|mxfp8", re.IGNORECASE)
 COMPILED_LOSS = 202506
 """Since when torchtitan compiles its loss: year and month of the first published run whose version
 does (github.com/pytorch/torchtitan, e7c0cae, components/loss.py, build_cross_entropy_loss)."""
-WIDE = re.compile(r"^(amp_)?(bf16|bfloat16|fp16)?(, fp32 master)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +59,7 @@ class Question:
       plain_loss: whether the loss is made of PyTorch's own functions, not compiled.
       selective: whether attention alone is made anew.
       exchanges: whether tokens go to experts as `autoshard.study.measured.dispatch` says.
+      scaling: "tensorwise" or "rowwise", of float8 where its framework says which; else "".
       rules: mesh, and where logical names lie.
       notes: what was taken to be so.
     """
@@ -81,6 +81,7 @@ class Question:
     plain_loss: bool
     selective: bool
     exchanges: bool
+    scaling: str
     rules: Rules
     notes: tuple[str, ...]
 
@@ -109,7 +110,7 @@ def question(run: Run) -> Question:
     pipeline, machine = _pipeline(run, machine, found.layers, notes)
     mesh = _mesh(run, machine.chips, notes)
     remat, sent = remat_of(run, notes)
-    products = _products(run, notes)
+    products = products_of(run, notes)
     batch, sequence = int(run.batch or 0), run.sequence or 0
     microbatches = _microbatches(run, mesh, batch, notes)
     _divides(batch // microbatches, sequence, mesh)
@@ -135,6 +136,7 @@ def question(run: Run) -> Question:
         plain_loss="torchtitan" in run.framework and _dated(run) < COMPILED_LOSS,
         selective="sel" in run.remat,
         exchanges="Megatron-Bridge" in run.framework,
+        scaling=scaling_of(run),
         rules=_rules(
             found,
             mesh,
@@ -324,28 +326,6 @@ def _divides(batch: int, sequence: int, mesh: dict[str, int]) -> None:
         raise UnreachableError(f"{batch} sequences do not divide over {ranks} data-parallel ranks")
     if sequence % (mesh["context"] * mesh["tensor"]):
         raise UnreachableError(f"{sequence} positions do not divide over {mesh}")
-
-
-def _products(run: Run, notes: list[str]) -> str:
-    words = run.precision
-    if not words and "MLPerf" in run.framework:
-        # github.com/mlcommons/training_results_v5.1: all configurations that are known are in FP8
-        words = "FP8"
-        notes.append("precision not published: taken to be that of other submissions")
-    if WIDE.fullmatch(words):
-        if not words:
-            notes.append("precision not published: taken to be bfloat16")
-        return "bfloat16"
-    if NARROW.search(words) and "FP4" not in words:
-        notes.append(f"{words} priced as float8 with fixed scales")
-        return "float8_e4m3fn"
-    if words in ("NVFP4", "FP4"):
-        notes.append(f"{words} priced as products in four bits with fixed scales")
-        return "float4_e2m1fn"
-    if words.startswith("int8"):
-        notes.append(f"{words} priced as int8 with fixed scales")
-        return "int8"
-    raise UnreachableError(f"products in {words}, which no built-in decoder has")
 
 
 def token_flops(decoder: Decoder, sequence: int, *, causal: bool) -> float:

@@ -63,7 +63,7 @@ def remat_of(run: Run, notes: list[str]) -> tuple[tuple[Remat, ...], tuple[str, 
         kept = tuple(n for n, place in named.items() if place != "remat" and n in NAMES)
         return (kept or "full",), tuple(n for n, place in named.items() if place == "offload")
     if words:
-        raise UnreachableError(f"remat {words!r} is no policy that is known")
+        raise UnreachableError(f"remat {words!r} is not a policy that is known")
     if "AXLearn" in run.framework:
         # github.com/apple/axlearn, common/attention.py, build_remat_spec: its default
         notes.append("remat not published: what AXLearn keeps by default")

@@ -35,7 +35,7 @@ from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
 from autoshard.solve.schedule import NAMED, Instance, simulate
 from autoshard.study.measured.completed import ANY, completed, ruled_program
-from autoshard.study.measured.data_parallel import of_weights, sides, weight_shapes
+from autoshard.study.measured.data_parallel import of_rows, of_weights, sides, weight_shapes
 from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
 from autoshard.study.measured.eager import (
     COPIES,
@@ -139,8 +139,12 @@ def _parts(one: Question, remat: Remat, program: Program, plan: Plan) -> Parts:
     share = hidden / exposed if exposed > 0 else 1.0
     exchange = exchange_seconds(one)
     ranks = one.rules.mesh.get("tensor", 1)
+    rows = False
     for move in evaluate(prices, plan.decisions, plan.mesh.names).moves:
         part, kind = place(move.scope)
+        if one.eager and of_rows(move, shapes):
+            rows = True
+            continue
         data = of_weights(move, shapes)
         spent = move.seconds if data else share * move.exposed_seconds
         if one.hides_tensor and move.axes == ("tensor",):
@@ -148,6 +152,8 @@ def _parts(one: Question, remat: Remat, program: Program, plan: Plan) -> Parts:
         if exchange is not None and is_exchange(move, shapes):
             spent = move.count * exchange
         seconds[part, "data" if data else kind] += spent / counts.get(part, 1)
+    if rows and not one.decoder.tied:
+        seconds["embed", "data"] = seconds["unembed", "data"]
     kept: dict[str, float] = defaultdict(float)
     for part, held in kept_bytes(program, plan, prices.held_bytes):
         kept[part] += held / counts.get(part, 1)

@@ -20,13 +20,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.units import counted
+from autoshard.units import counted, format_percent
 
 WITHIN, CLOSE = 0.25, 0.1
 LATE = "it took longer than"
 """What a status says of a run that ran out of time."""
 UNASKED = "not asked"
 """The status of a run that was not asked before an interrupt."""
+UNPUBLISHED = "parallelism not published"
+"""What a status says of a run whose mesh its source does not."""
 LEAST = 3
 """Configurations of a group that have an order."""
 
@@ -53,8 +55,8 @@ class Held:
         if not self.runs:
             return "no runs"
         return (
-            f"{counted(self.runs, 'run')}, median error {self.median:.1%}, predicted / measured "
-            f"{self.bias:.2f}, within 25 %: {self.within:.0%}"
+            f"{counted(self.runs, 'run')}, median error {format_percent(self.median)}, predicted "
+            f"/ measured {self.bias:.2f}, within 25 %: {format_percent(self.within, '.0f')}"
         )
 
 
@@ -96,8 +98,28 @@ def grouped(
 
 
 def configuration(row: Mapping[str, Any]) -> str:
-    """What runs of one configuration have in common: their mesh and their prediction."""
-    return f"{row['parallelism']} {float(row['predicted_seconds']):.6g}"
+    """What runs of one configuration have in common: mesh, precision, and their prediction."""
+    precision = row.get("precision") or ""
+    return f"{row['parallelism']} {precision} {float(row['predicted_seconds']):.6g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Two configurations that are predicted in the other order.
+
+    Attributes:
+      faster, slower: a run of each, as measured.
+      measured, predicted: by what share of the faster one's seconds the slower one takes longer.
+      spread: by what share runs of one configuration differ, of their group or in the median.
+      published: whether the meshes of both are.
+    """
+
+    faster: str
+    slower: str
+    measured: float
+    predicted: float
+    spread: float
+    published: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +131,14 @@ class Order:
       correlation: of their ranks.
       apart: pairs that differ by more than runs of one configuration do.
       right: those of them that are predicted in their order.
+      swaps: all pairs that are not.
     """
 
     configurations: int
     correlation: float
     apart: int
     right: int
+    swaps: tuple[Swap, ...] = ()
 
 
 def spreads(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -142,15 +166,25 @@ def orders(rows: Iterable[Mapping[str, Any]]) -> dict[str, Order]:
         ]
         predicted = [float(one[0]["predicted_seconds"]) for one in same]
         spread = max(known.get(name, 0.0), usual)
-        both = list(zip(measured, predicted, strict=True))
-        apart = [
-            (a, b)
-            for a, b in itertools.combinations(both, 2)
-            if abs(a[0] - b[0]) > spread * min(a[0], b[0])
-        ]
-        right = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in apart)
+        apart, right, swaps = 0, 0, []
+        for i, j in itertools.combinations(range(len(same)), 2):
+            fast, slow = (i, j) if measured[i] <= measured[j] else (j, i)
+            swap = Swap(
+                faster=same[fast][0].get("id", ""),
+                slower=same[slow][0].get("id", ""),
+                measured=measured[slow] / measured[fast] - 1,
+                predicted=predicted[slow] / predicted[fast] - 1,
+                spread=spread,
+                published=not any(
+                    UNPUBLISHED in same[one][0].get("status", "") for one in (fast, slow)
+                ),
+            )
+            apart += swap.measured > spread
+            right += swap.measured > spread and swap.predicted > 0
+            if swap.measured > 0 and swap.predicted <= 0:
+                swaps.append(swap)
         ranks = rank_correlation(measured, predicted)
-        found[name] = Order(len(same), ranks, len(apart), right)
+        found[name] = Order(len(same), ranks, apart, right, tuple(swaps))
     return found
 
 

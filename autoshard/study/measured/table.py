@@ -161,13 +161,13 @@ def read_rows(path: str, noun: str) -> list[dict[str, Any]]:
 
     Raises:
       OSError: the file cannot be read.
-      TableError: it is no CSV file, or has no rows.
+      TableError: it is not a CSV file, or has no rows.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"{path} is no CSV file in UTF-8: {error}") from error
+        raise TableError(f"{path} is not a CSV file in UTF-8: {error}") from error
     if not rows:
         raise TableError(
             f"{path} has no rows; its first line names columns, each other is a {noun}"

@@ -291,6 +291,6 @@ def lost_by_steadiness(now: StepPrices, before: StepPrices, decisions: Decisions
         kept = table.seconds_of(steps)
         cheapest = table.seconds[table.index(stored), table.index(copy)]
         times = (2 if decisions.mode[value] == ANEW else 1) * value_trips(now.program, value)
-        exposed = now.exposed(now.dataflow.prefetchable[value])
+        exposed = now.exposed_of_copies(value)
         lost += max(kept - cheapest, 0.0) * times * exposed
     return lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoshard.machine.numbers import unit_of
 from autoshard.study.robust.record import MemoryRow, NumberRow, Robust
 from autoshard.terminal import paragraph, table
-from autoshard.units import counted, format_bytes, format_seconds, format_unit
+from autoshard.units import counted, format_bytes, format_percent, format_seconds, format_unit
 
 
 def format_robust(found: Robust) -> str:
@@ -69,7 +69,7 @@ def percent(share: float) -> str:
     """A share, as percent; what is less than a millionth is rounding."""
     if abs(share) < 1e-6:
         return "0 %"
-    return f"{100 * share:.2g} %" if abs(share) < 0.1 else f"{100 * share:.3g} %"
+    return format_percent(share, ".2g") if abs(share) < 0.1 else format_percent(share, ".3g")
 
 
 def amount(row: NumberRow | MemoryRow, value: float) -> str:

@@ -152,7 +152,7 @@ def _cells(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         try:
             values[name] = read(text)
         except ValueError:
-            # a cell that cannot be read is no empty one
+            # a cell that cannot be read is not an empty one
             values[name] = None
             faults.append(f"{name} is {text!r}; it should be {form}")
     return values, faults

@@ -116,8 +116,8 @@ class DaskSeat:
                 try:
                     return future.result(timeout=POLL_SECONDS)
                 except TimeoutError:
-                    if future.done():
-                        raise
+                    if future.done():  # since just now, or this is the row's own error
+                        return future.result()
                 if self._address not in cluster.addresses:
                     future.cancel()
                     raise cluster.gone(self._address)

@@ -19,7 +19,7 @@ from autoshard.study.whatif.words import SweepError
 
 _KNOWN = ("chip_hour", "watts")
 LEAST, MOST = 1e-9, 1e12
-"""Of an amount: beyond them costs of tokens and runs are no numbers any more."""
+"""Of an amount: beyond them costs of tokens and runs are not numbers any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def read_prices(path: str | Path) -> Prices:
     """Read a file of prices.
 
     Raises:
-      SweepError: it is not there, is no TOML, or has faults; all of them are named.
+      SweepError: it is not there, is not TOML, or has faults; all of them are named.
     """
     return prices_of(read_toml(path, "the prices", error=SweepError), where=str(path))
 
@@ -82,7 +82,7 @@ def prices_of(data: dict[str, Any], *, where: str) -> Prices:
         for name, value in table.items():
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if name not in _KNOWN:
-                faults.append(f"{chip}.{name} is not known; there is {', '.join(_KNOWN)}")
+                faults.append(f"{chip}.{name} is not known; known: {', '.join(_KNOWN)}")
             elif not number or not value > 0:
                 faults.append(f"{chip}.{name} = {shown(value)} must be a number above 0")
             elif not LEAST <= value <= MOST:

@@ -36,7 +36,7 @@ class Row:
       peak_bytes: per device.
       tokens: in one step.
       tokens_per_second, tokens_per_second_per_chip: at `step_seconds`.
-      utilisation: model FLOP utilisation; see `autoshard.study.whatif.facts`.
+      utilisation: model FLOP utilisation; see `autoshard.plan.work`.
       binds: the resource of which a tenth more saves most; see `autoshard.study.whatif.gains`.
       saved_seconds: seconds a step that a tenth more of each resource saves.
       seconds_per_gib: seconds a step that one more GiB per device saves at most, to first order.

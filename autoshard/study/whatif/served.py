@@ -12,7 +12,7 @@ from autoshard.study.whatif.row import SCHEMA_VERSION, Row, Size
 from autoshard.study.whatif.show import copies
 from autoshard.study.whatif.table import WhatIf
 from autoshard.terminal import paragraph, shorten, table
-from autoshard.units import counted, format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -189,7 +189,7 @@ def _rows(found: Serving) -> str:
             f"{_rate(one):,.0f}",
             f"{_rate(one) / row.chips:,.0f}",
             format_bytes(row.peak_bytes or 0),
-            f"{100 * (row.gap or 0.0):.1f} %",
+            format_percent(row.gap or 0.0),
         ]
         if read:
             first = one.first_seconds

@@ -9,7 +9,7 @@ from autoshard.study.whatif.answers import break_even, efficient, largest_sizes,
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
 from autoshard.terminal import paragraph, table
-from autoshard.units import counted, format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_percent, format_seconds
 
 
 def format_sweep(sweep: WhatIf) -> str:
@@ -60,7 +60,7 @@ def _rows(sweep: WhatIf) -> str:
             _question(sweep, row.sizes, row.limit_bytes),
             format_seconds(row.step_seconds),
             "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
-            "-" if row.utilisation is None else f"{100 * row.utilisation:.1f} %",
+            "-" if row.utilisation is None else format_percent(row.utilisation),
             format_bytes(row.peak_bytes),
             format_gap(row.gap or 0.0),
             row.binds or "",

@@ -39,6 +39,7 @@ from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.text.layouts import layouts_in_short
 from autoshard.problem.memo import Shared
 from autoshard.program.facts import Facts
+from autoshard.program.model_work import tokens_per_step
 from autoshard.program.trace import Program, trace
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
@@ -48,7 +49,7 @@ from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.search import prepare
 from autoshard.search.warm_start import Earlier
 from autoshard.solve.limit_hit import LimitHit
-from autoshard.study.whatif import facts, gains
+from autoshard.study.whatif import gains
 from autoshard.study.whatif.cases import Case
 from autoshard.study.whatif.kept import keep_row, key_of, read_row
 from autoshard.study.whatif.row import Row
@@ -100,7 +101,6 @@ class Traced:
 
     work: Work
     program: Program
-    flops: dict[str, float]
     options: Mapping[str, Any]
 
 
@@ -158,12 +158,11 @@ class Solver:
                 else call(wanted, dict(sizes), reference)
             )
             program = trace(found.fn, *found.args, name=reference, **found.options)
-            flops = facts.model_flops(program)
             while len(self.traces) >= TRACES:
                 oldest = next(iter(self.traces))
                 del self.traces[oldest]
                 self.flows = {key: flow for key, flow in self.flows.items() if key[0] != oldest}
-            self.traces[work] = Traced(work, program, flops, found.plan_options)
+            self.traces[work] = Traced(work, program, found.plan_options)
         return self.traces[work]
 
     def _from_higher_limit(self, case: Case) -> tuple[Row, Plan | None] | None:
@@ -300,7 +299,7 @@ class Solver:
             peak_bytes=estimate.peak_bytes,
             tokens_per_second=per_second,
             tokens_per_second_per_chip=None if per_second is None else per_second / machine.chips,
-            utilisation=facts.utilisation(traced.flops, machine.chip, machine.chips, step),
+            utilisation=None if plan.work is None else plan.work.utilisation(step),
             binds=gains.binding(saved, price_of_byte * MORE * row.limit_bytes),
             saved_seconds=saved,
             seconds_per_gib=price_of_byte * GIB,
@@ -310,7 +309,7 @@ class Solver:
     def _tokens(self, case: Case, traced: Traced) -> int | None:
         wanted = self.asked.tokens
         if wanted is None:
-            return facts.tokens_per_step(traced.program)
+            return tokens_per_step(traced.program)
         if isinstance(wanted, int):
             return wanted
         return math.prod(int(dict(case.sizes)[name]) for name in wanted)

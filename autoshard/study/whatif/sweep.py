@@ -71,7 +71,7 @@ def whatif(
     cases = cases_of(in_full(sweep, names))
     table = _prices(prices)
     if objective not in OBJECTIVES:
-        raise SweepError(f"no objective {objective!r}; there is {', '.join(OBJECTIVES)}")
+        raise SweepError(f"there is no objective {objective!r}; known: {', '.join(OBJECTIVES)}")
     if objective in ("tokens-per-dollar", "energy"):
         what = "chip_hour" if objective == "tokens-per-dollar" else "watts"
         table.require((case.chip for case in cases), what, objective)

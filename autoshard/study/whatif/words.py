@@ -35,7 +35,7 @@ def read_words(words: Iterable[str]) -> dict[str, list[Any]]:
     """The sweep of `name=values` words, as they stand on a command line.
 
     Raises:
-      SweepError: a word is no name with values, or a name is given twice; all of them are named.
+      SweepError: a word is not a name with values, or a name is given twice; all of them are named.
 
     >>> read_words(["chips=16..64", "limit=60GiB"])
     {'chips': [16, 32, 64], 'limit': [64424509440.0]}
@@ -45,7 +45,7 @@ def read_words(words: Iterable[str]) -> dict[str, list[Any]]:
     for word in words:
         name, equals, values = (part.strip() for part in word.partition("="))
         if not equals or not name.isidentifier() or not values:
-            faults.append(f"{word!r} is no sweep; write a name and values, such as chips=16..512")
+            faults.append(f"{word!r} is not a sweep; write a name and values, as chips=16..512")
         elif name in sweep:
             faults.append(f"{name!r} is given twice; write {name}=A,B")
         else:
@@ -79,7 +79,7 @@ def in_full(sweep: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[A
             known = ", ".join([*CLUSTER, *shown])
             full = full if len(full) <= MOST_SHOWN else []
             what = f"may be {' or '.join(full)}" if full else "is neither of the cluster nor a size"
-            faults.append(f"{name!r} {what}; there is {known}")
+            faults.append(f"{name!r} {what}; known: {known}")
         elif full[0] in found:
             faults.append(f"{name!r} is {full[0]!r}, which is given already")
         elif not listed:
@@ -108,12 +108,12 @@ def _values(name: str, text: str) -> list[Any]:
         if match:
             found += _range(int(match[1]), int(match[2]), int(match[3] or 0))
         elif ".." in word:
-            raise ValueError(f"{word!r} is no range; write 16..512, or 64..256+64")
+            raise ValueError(f"{word!r} is not a range; write 16..512, or 64..256+64")
         elif word:
             found.append(parse_size(word) if name == "limit" else value_of(word))
     if name == "chips" and any(not isinstance(one, int) or one < 1 for one in found):
         odd = next(one for one in found if not isinstance(one, int) or one < 1)
-        raise ValueError(f"chips={odd} is no whole number from 1 on; write chips=8,16")
+        raise ValueError(f"chips={odd} is not a whole number from 1 on; write chips=8,16")
     return found
 
 

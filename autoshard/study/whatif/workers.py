@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ from autoshard.study.whatif.words import SweepError
 
 _solvers: dict[str, Solver] = {}
 """The solver of the sweep that this worker process is at, by the sweep's name."""
+_one_at_a_time = threading.Lock()
+"""Dask may have several workers in one process, each a thread, which share the solver."""
 
 
 POLL_SECONDS = 1.0
@@ -129,7 +132,15 @@ def seats(asked: Asked, workers: int, scheduler: str | None) -> Iterator[Workers
 
 
 def answer(sweep: str, asked: Asked, case: Case) -> Answer:
-    """The row of a case, from the solver that this process keeps for a sweep."""
+    """The row of a case, from the solver that this process keeps for a sweep.
+
+    Workers that are threads of one process answer one after the other.
+    """
+    with _one_at_a_time:
+        return _answer(sweep, asked, case)
+
+
+def _answer(sweep: str, asked: Asked, case: Case) -> Answer:
     if sweep not in _solvers:
         if own_digest() != asked.code:
             raise SweepError(

@@ -14,7 +14,26 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autoshard.cost.combined import GPU_BYTES
+from autoshard.program.graph import Region
 from autoshard.xla.latency_hiding import Role, Task, in_post_order
+
+COMBINED = {
+    "all_gather": ("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"),
+    "all_reduce": ("gpu.sums-combined", "gpu.sums-combined-to-30-mib", "tpu.sums-are-combined"),
+    "reduce_scatter": ("gpu.scatters-combined", "gpu.sums-combined-to-30-mib"),
+}
+"""Kinds of collectives that the compiler combines with others of their kind, with the habits."""
+COMBINED_IN_LOOPS = {
+    "all_gather": ("gpu.gathers-combined-in-loops",),
+    "all_reduce": ("gpu.sums-combined-in-loops", "tpu.gradients-are-combined-in-loops"),
+    "reduce_scatter": ("gpu.sums-combined-in-loops", "tpu.gradients-are-combined-in-loops"),
+}
+"""Likewise in loops."""
+
+
+def combining(kind: str, region: Region) -> tuple[str, ...]:
+    """Return the habits by which collectives of a kind are combined in a region."""
+    return COMBINED[kind] + (COMBINED_IN_LOOPS[kind] if region.parent >= 0 else ())
 
 
 @dataclass(frozen=True, slots=True)

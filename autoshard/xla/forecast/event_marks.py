@@ -14,6 +14,14 @@ class CopyBegins:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstTurn:
+    """A collective begins before a loop, for a copy that its first turn reads; as `CopyBegins`."""
+
+    value: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """The first collective that makes a copy of a value ends; `life` as in `UnderWay.begun`."""
 

@@ -36,11 +36,14 @@ class Run:
       kernels: the kernels of the region, by number.
       tasks: the tasks in their order; each lists the numbers of its kernels.
       flights: by task that begins a collective, the seconds that the collective takes.
+      ahead: of those, what a turn of a loop takes for the next one (`pipelined`), which the last
+        turn does not.
     """
 
     kernels: Sequence[Kernel]
     tasks: Sequence[Task]
     flights: Mapping[Task, float]
+    ahead: float = 0.0
 
 
 def waited_seconds(
@@ -96,8 +99,9 @@ def _of_region(
             seconds, waits = _of_region(decided, runs, kernel.inner, one_at_a_time, transfers)
             times = kernel.inner.trips / region.trips
             start = max(now, free) if task.role is Role.LOOP else now
-            waited += start - now + waits * times
-            now = start + seconds * times
+            spared = min(waits, runs[kernel.inner.index].ahead)
+            waited += start - now + waits * times - spared
+            now = start + seconds * times - spared
         if task.role is Role.BEGIN:
             done[task] = (max(now, free) if one_at_a_time else now) + run.flights[task]
             free = max(free, done[task])

@@ -65,6 +65,7 @@ from autoshard.xla.forecast.occupants import (
     waiting,
     workspaces,
 )
+from autoshard.xla.forecast.pipelined import Pipelined
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.forecast.task_graph import TaskGraph
 from autoshard.xla.forecast.tpu_kernels import late_products, whole_sums, with_softmaxes
@@ -100,11 +101,11 @@ def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
     decided = Decided(prices, decisions)
     fusion = _fused(decided)
     beside = _results_beside(decided, fusion)
-    orders = _Orders(decided, fusion, beside)
+    orders = _Orders(decided, fusion, beside, Pipelined(decided))
     when, marks = arranged(program, fusion, orders.arrange, _sizes(prices, decisions))
     flow = replace(prices.dataflow, materialised=fusion.materialised)
     now = replace(prices, dataflow=reordered(flow, program, fusion, when))
-    flights = _under_way(now, decisions, marks)
+    flights = orders.pipelined.under_way(_under_way(now, decisions, marks))
     first = FirstDimensions(now, decisions, fusion, decided.chosen)
     events = [
         *of_ops(now, decided, flights),
@@ -120,6 +121,7 @@ def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
         *beside_scattered(now, decided, first),
         *converted_before(now, decisions),
         *whole_sums(now, decided, flights),
+        *orders.pipelined.between_turns(now, marks),
     ]
     waited = None
     if orders.runs and chip.compiler.has("gpu.collectives-begin-and-end"):
@@ -190,6 +192,7 @@ class _Orders:
     decided: Decided
     fusion: Fusion
     beside: Collection[int]
+    pipelined: Pipelined
     runs: dict[int, Run] = field(default_factory=dict)
 
     @property
@@ -212,7 +215,7 @@ class _Orders:
             yield from arrange(region, kernels, own)
             return
         before = depth_first_in_loops(region, kernels, own)
-        graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels)
+        graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels, self.pipelined)
         if not graph.flights or own.denies("tpu.schedules-from-the-end"):
             self.runs[region.index] = Run(kernels, _each_once(graph, before), {})
             yield from before
@@ -227,7 +230,7 @@ class _Orders:
         for task in (*graph.replaced.values(), *graph.picking):
             marks[task] = [Mark(task.content)]
         roots = [graph.tasks[kernel] for kernel in before]
-        roots += graph.replaced.values()
+        roots += (*graph.replaced.values(), *graph.stacked)
         order = hide(
             in_post_order([*roots, *(group[0].end for group in groups)]),
             one_at_a_time=self.one_at_a_time,
@@ -239,7 +242,10 @@ class _Orders:
             + max(one.fixed for one in group)
             for group in groups
         }
-        self.runs[region.index] = Run(kernels, order, seconds)
+        ahead = sum(
+            took for task, took in seconds.items() if task.content in self.pipelined.gathers
+        )
+        self.runs[region.index] = Run(kernels, order, seconds, ahead)
         for task in order:
             yield from task.kernels
             yield from marks.get(task, ())

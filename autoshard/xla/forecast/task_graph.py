@@ -28,7 +28,7 @@ from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op, Region
 from autoshard.program.vocabulary import ADDITIONS
 from autoshard.xla.forecast.collective_dim_order import FirstDimensions
-from autoshard.xla.forecast.combine_collectives import Flight
+from autoshard.xla.forecast.combine_collectives import COMBINED, Flight, combining
 from autoshard.xla.forecast.event_marks import (
     CopyBegins,
     Passed,
@@ -39,6 +39,13 @@ from autoshard.xla.forecast.event_marks import (
     SumEnds,
 )
 from autoshard.xla.forecast.gpu_collective_estimate import CollectiveEstimate, estimate
+from autoshard.xla.forecast.loop_tasks import (
+    UNKNOWN_SECONDS,
+    carried,
+    gather_first_turn,
+    write_beside,
+)
+from autoshard.xla.forecast.pipelined import Pipelined
 from autoshard.xla.forecast.planned_collectives import Collectives, Decided, region_read_in
 from autoshard.xla.forecast.task_order import TaskOrder
 from autoshard.xla.forecast.zero_cost_nodes import Views
@@ -49,35 +56,14 @@ from autoshard.xla.latency_hiding import Role, Task
 HIGH_COST, MEDIUM_COST = 5e-3, 1e-3
 """Seconds that XLA:TPU estimates for a product and for any other kernel, in its unit of a
 microsecond: `ApproximateLatencyEstimator` in `xla/service/latency_hiding_scheduler.h`."""
-HIGH_LATENCY = 5e-3
-"""Likewise from the begin to the end of a collective, whatever its size."""
 INDEX_BYTES = 4
 """Bytes of an index, and of the element stored with it."""
-COMBINED = {
-    "all_gather": ("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"),
-    "all_reduce": ("gpu.sums-combined", "gpu.sums-combined-to-30-mib", "tpu.sums-are-combined"),
-    "reduce_scatter": ("gpu.scatters-combined", "gpu.sums-combined-to-30-mib"),
-}
-"""Kinds of collectives that the compiler combines with others of their kind, with the habits."""
-COMBINED_IN_LOOPS = {
-    "all_gather": ("gpu.gathers-combined-in-loops",),
-    "all_reduce": ("gpu.sums-combined-in-loops", "tpu.gradients-are-combined-in-loops"),
-    "reduce_scatter": ("gpu.sums-combined-in-loops", "tpu.gradients-are-combined-in-loops"),
-}
-"""Likewise in loops."""
-
-
 HIDDEN = {
     "all_gather": "gpu.gathers-hidden",
     "all_reduce": "gpu.sums-hidden",
     "reduce_scatter": "gpu.sums-hidden",
 }
 """For each kind of collective, the habit by which kernels run concurrently with it."""
-
-
-def _combining(kind: str, region: Region) -> tuple[str, ...]:
-    """Return the habits by which collectives of a kind are combined in a region."""
-    return COMBINED[kind] + (COMBINED_IN_LOOPS[kind] if region.parent >= 0 else ())
 
 
 class TaskGraph:
@@ -88,6 +74,7 @@ class TaskGraph:
       flights: the collectives; `CopyBegins` and `SumEnds` are contents of their tasks.
       replaced: by value, the task that copies it over the input that it updates.
       picking: the tasks that find where gradients of pools are scattered to.
+      stacked: the no-ops that wait for what is written into stacks beside other kernels.
     """
 
     def __init__(
@@ -97,13 +84,15 @@ class TaskGraph:
         beside: Collection[int],
         region: Region,
         kernels: Sequence[Kernel],
+        pipelined: Pipelined,
     ) -> None:
         self.decided, self.fusion, self.beside = decided, fusion, beside
+        self.pipelined = pipelined
         self.region, self.kernels = region, kernels
         self.program, self.chip = decided.prices.program, decided.prices.machine.chip
         self.own = own = self.chip.compiler
         self.has_fixed_costs = own.has("tpu.fixed-costs-of-kernels")
-        self.combined = {kind for kind in COMBINED if not own.denies(*_combining(kind, region))}
+        self.combined = {kind for kind in COMBINED if not own.denies(*combining(kind, region))}
         self.tasks = [self._task(number, kernel) for number, kernel in enumerate(kernels)]
         self.maker = {
             output: number
@@ -116,6 +105,7 @@ class TaskGraph:
         self.copied: dict[int, list[tuple[frozenset[int], Task]]] = {}
         self.replaced: dict[int, Task] = {}
         self.picking: list[Task] = []
+        self.stacked: list[Task] = []
         self.first = FirstDimensions(decided.prices, decided.decisions, fusion, decided.chosen)
         self.views = Views(
             self.program,
@@ -133,11 +123,14 @@ class TaskGraph:
         for number, kernel in enumerate(kernels):
             for op in self.program.ops[kernel.first : kernel.last]:
                 self._read(op, number)
+            if kernel.inner is not None:
+                gather_first_turn(self, kernel.inner, self.tasks[number])
         for kernel in kernels:
             self._start_from(kernel)
             self._wait(kernel)
             self._pick(kernel)
             self._replace(kernel)
+            write_beside(self, kernel)
         self._join()
         self.views.settle()
 
@@ -152,7 +145,8 @@ class TaskGraph:
 
     def results(self) -> list[Task]:
         """Return the tasks that nothing in the region reads: a loop's carries, then the rest."""
-        ends = [number for number, task in enumerate(self.tasks) if not task.after]
+        waits = set(self.stacked)
+        ends = [number for number, task in enumerate(self.tasks) if waits.issuperset(task.after)]
         primitive = [self.program.ops[kernel.first].primitive for kernel in self.kernels]
         return [self.tasks[k] for k in sorted(ends, key=lambda k: (primitive[k] != "yield", k))]
 
@@ -288,9 +282,10 @@ class TaskGraph:
         if unseen and self._in_a_host(found):
             found = found._replace(seconds=0.0)
         begin, end = Task(None, Role.BEGIN), Task(SumEnds(op.index), Role.END)
-        for output in op.outputs:
-            begin.reads(self.views.made(output))
-        self._add_flight(begin, end, found, op.outputs[0])
+        moved = self.pipelined.sums_behind(op)
+        for one in [carried()] if moved else map(self.views.made, op.outputs):
+            begin.reads(one)
+        self.add_flight(begin, end, found, op.outputs[0], moved=moved)
         self.settled.update(dict.fromkeys(op.outputs, end))
 
     def _in_a_host(self, found: Collectives) -> bool:
@@ -307,9 +302,12 @@ class TaskGraph:
         for life, readers in enumerate(self.decided.served(value)):
             if readers:
                 served = frozenset(use.op for use in readers)
-                self.copied.setdefault(value, []).append((served, self._steps(value, life, steps)))
+                moved = self.pipelined.gathers_ahead(self.region, value, life, steps)
+                made = self._steps(value, life, steps, moved=moved)
+                made = carried() if moved else made
+                self.copied.setdefault(value, []).append((served, made))
 
-    def _steps(self, value: int, life: int, steps: Sequence[Collectives]) -> Task:
+    def _steps(self, value: int, life: int, steps: Sequence[Collectives], *, moved: bool) -> Task:
         """Add the collectives that make one copy, in sequence; return the end of the last one."""
         end = passes = None
         for number, step in enumerate(steps):
@@ -321,23 +319,24 @@ class TaskGraph:
             end = Task(Passed(passes) if passes else Sent(value, life), Role.END)
             if number < len(steps) - 1:
                 begin.content = passes = Passes(value, life, number, step.bytes)
-            self._add_flight(begin, end, step, value)
+            self.add_flight(begin, end, step, value, moved=moved)
         assert end is not None
         return end
 
     def _send(self, value: int, begin: Task) -> None:
         """Make the first collective depend on its value, written in the order of sending."""
         first = begin
-        if self.first.is_sent(value) and not self._is_elementwise(value):
+        if self.first.is_sent(value) and not self.is_elementwise(value):
             first = self._turned(value)
             sent = Task(None, Role.NOTHING, 0.0)
             sent.reads(first)
             begin.reads(sent)
         for source in self.fusion.sources[value]:
             if source in self.maker or self.program.values[source].producer < 0:
-                first.reads(self._there(source))
+                first.reads(self.there(source))
 
-    def _is_elementwise(self, value: int) -> bool:
+    def is_elementwise(self, value: int) -> bool:
+        """Whether an elementwise op makes a value, and no collective sums it."""
         producer = self.program.values[value].producer
         return producer >= 0 and self.fusion.elementwise[producer] and value not in self.settled
 
@@ -347,24 +346,27 @@ class TaskGraph:
         size = float(decided.prices.local_bytes(value, np.array(decided.decisions.stored[value])))
         return Task(None, Role.KERNEL, 2 * size / self.chip.memory_rate)
 
-    def _add_flight(self, begin: Task, end: Task, found: Collectives, value: int) -> None:
+    def add_flight(
+        self, begin: Task, end: Task, found: Collectives, value: int, *, moved: bool = False
+    ) -> None:
+        """Add a collective of a value: what it sends, or sums; in another turn if it is `moved`."""
         topology = self.decided.prices.topology
         fixed = sum(topology.rate(kind, axes).latency_seconds for kind, axes in found.kinds)
         fixed = min(fixed, found.seconds)
-        estimated = CollectiveEstimate(HIGH_LATENCY, 0.0)
+        estimated = CollectiveEstimate(UNKNOWN_SECONDS, 0.0)
         if not self.has_fixed_costs:
             estimated = estimate(topology, found) or CollectiveEstimate(found.seconds, fixed)
         begin.latency = estimated.seconds
         end.reads(begin)
         kinds = {kind for kind, _ in found.kinds}
         dtype = self.program.values[value].dtype
-        kin = (type(begin.content), found.kinds, dtype) if kinds <= self.combined else None
+        kin = (type(begin.content), found.kinds, dtype, moved) if kinds <= self.combined else None
         copied = 2 * found.bytes / self.chip.memory_rate if kinds == {"all_reduce"} else None
         hidden = not self.own.denies(*(HIDDEN[kind] for kind in kinds if kind in HIDDEN))
         what = found.bytes, found.seconds, fixed, estimated.fixed
         self.flights.append(Flight(begin, end, *what, kin, copied, hidden))
 
-    def _there(self, value: int) -> Task:
+    def there(self, value: int) -> Task:
         """Return the task after which a value that a kernel of the region computes is ready."""
         return self.settled.get(value) or self.views.made(value)
 
@@ -379,7 +381,7 @@ class TaskGraph:
                 yield from served
             elif value in self.maker:
                 if self.maker[value] != number:
-                    yield self._there(value)
+                    yield self.there(value)
             elif value >= 0 and self.program.values[value].producer < 0:
                 yield self.views.made(value)
             elif value >= 0:

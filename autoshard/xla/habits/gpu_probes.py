@@ -53,6 +53,7 @@ def habit(
     machine: str = "h100-8",
     mesh: tuple[tuple[str, int], ...] = (("x", 8),),
     chips: tuple[str, ...] = (),
+    flags: str = "default",
 ) -> Habit:
     """A habit of XLA:GPU with its probe, by default on one host."""
     probe = Probe(
@@ -63,6 +64,7 @@ def habit(
         outputs=outputs,
         reading=reading,
         donated=donated,
+        flags=flags,
     )
     name = f"gpu.{name}"
     return Habit(name, "xla:gpu", claim, source, seen(name, PROBED), probe, chips)

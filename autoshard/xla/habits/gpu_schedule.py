@@ -2,7 +2,8 @@
 
 Two orders are tried, depth-first and greedy, and the one that needs less memory is taken. Where
 there is something to hide, another scheduler goes on from there: a collective begins as early and
-ends as late as pays by its own timeline, one at a time.
+ends as late as pays by its own timeline, one at a time. By flags alone
+(`autoshard.machine.compiler.FLAGS`) collectives of a loop run in another turn.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from autoshard.xla.habits.records import Built, Habit
 _MEMORY = "xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc"
 _HIDING = "xla/service/latency_hiding_scheduler.cc"
 _TIMES = "xla/service/gpu/model/sol_latency_estimator.cc"
+_PIPELINER = "xla/service/collective_pipeliner.cc"
 _CLUSTER = (("x", 64),)
 _ROWS, _SQUARE = bf16(65536, 1024), bf16(1024, 1024)
 
@@ -159,6 +161,35 @@ def _by_table(built: Built) -> bool:
     (gather,) = built.collectives("all-gather")
     sent = 7 / 8 * (32 << 20)
     return 450e9 / 4 < sent / built.seconds_of(gather) < 450e9
+
+
+def _turns(x: Any, stack: Any) -> Any:
+    return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stack)[0]
+
+
+def _summing(x: Any, stack: Any) -> Any:
+    """Weights' gradients, one for each of the stacked errors."""
+    return lax.scan(lambda x, dy: (x, x.T @ dy), x, stack)[1]
+
+
+def _stacking(x: Any, stack: Any) -> Any:
+    """Layers that keep what a product writes, and what a kernel makes of it."""
+
+    def layer(x: Any, w: Any) -> Any:
+        made = x @ w
+        return jnp.tanh(made), made
+
+    return lax.scan(layer, x, stack)
+
+
+def _also_around(kind: str, built: Built) -> bool:
+    """Whether collectives of a loop of several turns run around it, too: those of one turn."""
+    return {one.depth for one in built.collectives(kind)} == {0, 1}
+
+
+def _writes_in_turn(built: Built) -> bool:
+    stacks = [one for one in built.kernels("dynamic-update-slice") if one.depth]
+    return bool(stacks) and all("-start" not in one.opcode for one in stacks)
 
 
 HABITS: tuple[Habit, ...] = (
@@ -313,5 +344,40 @@ HABITS: tuple[Habit, ...] = (
         "longest-chain-first",
         "Of what could run the scheduler takes what the longest chain of collectives needs.",
         f"{_HIDING}: one of ten rules, of which a module shows the outcome of all",
+    ),
+    habit(
+        "gathers-a-turn-ahead-by-recipe",
+        "With the flags of recipes a loop gathers slices of a stack a turn before they are read, "
+        "and those of the first turn before the loop.",
+        _PIPELINER,
+        _turns,
+        (_ROWS, bf16(8, 1024, 1024)),
+        (X, INNER),
+        (X,),
+        lambda built: _also_around("all-gather", built),
+        flags="recipe",
+    ),
+    habit(
+        "sums-a-turn-behind-by-recipe",
+        "With the flags of recipes a loop reduces what it stacks a turn after it was computed, and "
+        "that of the last turn behind the loop.",
+        _PIPELINER,
+        _summing,
+        (_ROWS, bf16(8, 65536, 1024)),
+        (X, INNER),
+        (INNER,),
+        lambda built: _also_around("reduce-scatter", built),
+        flags="recipe",
+    ),
+    habit(
+        "stacks-written-in-turn",
+        "What a loop only copies into a stack is written in the order of its kernels, and not, as "
+        "by later releases, beside them, which reckon 5 ms for each.",
+        "xla/backends/gpu/transforms/dynamic_slice_copy_fusion_async_wrapper.cc",
+        _stacking,
+        (_ROWS, bf16(8, 1024, 1024)),
+        (X, INNER),
+        (X, INNER),
+        _writes_in_turn,
     ),
 )

@@ -115,7 +115,7 @@ def test_a_sum_that_is_sliced_along_its_axes_is_a_reduce_scatter(out, expected):
     mesh = mesh_of({"x": 2, "y": 2})
 
     def product(a, b):
-        # The whole sum has a place of its own, so that the slice is no part of the product.
+        # The whole sum has a place of its own, so that the slice is not part of the product.
         whole = lax.with_sharding_constraint(a @ b, on(mesh))
         return lax.with_sharding_constraint(whole, on(mesh, *out))
 

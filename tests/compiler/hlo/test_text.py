@@ -157,7 +157,7 @@ def test_metadata_of_a_kernel_goes_over_lines_and_ends_no_computation():
         ),
         (
             ODD.replace("= f32[] constant(0)", "= nothing"),
-            "line 17: '%zero = nothing' is no instruction",
+            "line 17: '%zero = nothing' is not an instruction",
         ),
     ],
 )
@@ -186,7 +186,7 @@ def test_bytes_of_shapes(text, size):
 
 
 def test_a_shape_that_is_none():
-    with pytest.raises(ValueError, match="'%x' is no HLO shape"):
+    with pytest.raises(ValueError, match="'%x' is not an HLO shape"):
         parse_shape("%x")
 
 

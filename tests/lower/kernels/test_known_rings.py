@@ -237,7 +237,7 @@ def test_masks_that_are_no_causal_or_full_ones_stay_whole() -> None:
 
 
 def test_what_cannot_be_cut_stays_whole() -> None:
-    """A bias, segments, causal queries of another number than keys, parts that are no blocks."""
+    """A bias, segments, causal queries of another number than keys, parts that are not blocks."""
     from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds
 
     def array(length: int) -> Any:

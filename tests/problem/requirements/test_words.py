@@ -46,11 +46,11 @@ def test_statements_are_read_as_they_print(statement):
     ("text", "said"),
     [
         ("pin a", "it needs a target and a layout"),
-        ("shard a [x]", "is no requirement: write `pin TARGET LAYOUT`"),
-        ("pin a [x", r"'\[x' is no layout: ',' should stand where the end stands"),
+        ("shard a [x]", "is not a requirement: write `pin TARGET LAYOUT`"),
+        ("pin a [x", r"'\[x' is not a layout: ',' should stand where the end stands"),
         ("limit gathers count 2", "'gathers' is none of all_gather, all_reduce"),
-        ("limit all_gather count two", "'two' is no count"),
-        ("limit memory lots", "'lots' is no size"),
+        ("limit all_gather count two", "'two' is not a count"),
+        ("limit memory lots", "'lots' is not a size"),
     ],
 )
 def test_what_is_no_statement_is_told(text, said):

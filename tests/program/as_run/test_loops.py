@@ -102,7 +102,7 @@ def unread_inside(x, n):
 
 
 def read_by_the_condition(x, n):
-    """What only the condition reads is no dead code."""
+    """What only the condition reads is not dead code."""
     step = lambda c: (jnp.sin(c[0]), c[1] + jnp.sum(c[0]))  # noqa: E731
     return lax.while_loop(lambda c: c[1] < n, step, (x, 0.0))[0]
 

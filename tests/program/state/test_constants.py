@@ -1,4 +1,4 @@
-"""Leaves that are no arrays: they stay as they are, and tell one tree from another."""
+"""Leaves that are not arrays: they stay as they are, and tell one tree from another."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_what_is_no_array_of_an_object_that_changes_is_refused():
     with pytest.raises(TraceError) as caught:
         trace(step, Box(jnp.eye(4), jnp.tanh), odd, jnp.ones((2, 4)))
     message = str(caught.value)
-    assert message.startswith("step is given what is no array of JAX:\n  [0].activation is ")
+    assert message.startswith("step is given what is not an array of JAX:\n  [0].activation is ")
     assert "\n  [1] is ndarray array(['a', 'b'], dtype='<U1')\n" in message
     assert message.endswith(
         "make it a static field of its class (metadata, aux_data), or close over it"

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from autoshard.lower.compiler_options import compiler_options
 from autoshard.lower.spmd import lower
 from autoshard.machine.load import load
+from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
 from autoshard.plan.written import TraceOptions
 from autoshard.program.graph import REWRITES
@@ -131,6 +133,23 @@ def test_xla_is_told_of_the_bytes_that_lie_on_the_host():
     arguments = sum(one.bytes for one in map(step.values.__getitem__, step.inputs))
     assert 100 * (limit + plans[1].estimate.host_bytes) <= factor * (0.8 * limit - arguments / 2)
     assert list(host) == ["xla_gpu_memory_limit_slop_factor"]
+
+
+def test_xla_is_told_of_memory_that_is_nearly_full():
+    plan = search(scanned_layers(), load("h100-2"), **OPTIONS)
+    needed = needed_bytes(plan.estimate)
+    mesh = jax.sharding.AbstractMesh((2,), ("x",))
+    halves = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    given = needed // 4
+    arguments = [(jax.ShapeDtypeStruct((2 * given,), jnp.uint8), halves)]
+    roomy = replace(plan, memory_limit=2.0 * needed)
+    assert compiler_options(roomy, arguments) == {}
+    full = replace(plan, memory_limit=1.01 * needed)
+    (factor,) = compiler_options(full, arguments).values()
+    allowed = factor / 100 * (0.8 * full.memory_limit - given)
+    assert needed - given <= full.memory_limit - given <= allowed
+    assert allowed < 1.02 * (full.memory_limit - given)
+    assert compiler_options(replace(full, belief="xla:tpu"), arguments) == {}
 
 
 def test_what_hosts_cannot_hold_is_refused(program):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import jax
 import pytest
 
+from autoshard import compat
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.numbers.double import wide, widened
 from autoshard.lower.numbers.numeric import compare_outputs
 from autoshard.machine.cluster import load_cluster
+from autoshard.machine.compiler import FLAGS
 from autoshard.models import training
 from autoshard.plan.plan import PlanError
 from autoshard.search.meshes.lower import lower_plan
@@ -95,3 +97,24 @@ def test_a_plan_of_another_step_is_refused():
     )
     with pytest.raises(LoweringError, match=r"meshes of 2 \+ 2 devices; there are 1"):
         lower_plan(plan, other.fn, *other.args, devices=jax.devices()[:1])
+
+
+def test_flags_of_a_mesh_are_those_of_its_programs(tmp_path, monkeypatch):
+    step = small_step(layers=2, scan=True)
+    path = tmp_path / "plan.json"
+    options = {"time_limit": 20, "stages": (2,), "modes": ("fused",)}
+    found(step, cluster="h100-2 + h100-2@recipe", **options).save(path)
+    plan = PipelinePlan.load(path)
+    assert sorted(plan.flags) == ["default", "recipe"]
+    told = []
+    real = jax.jit
+
+    def seen(fn, **given):
+        told.append(given.get("compiler_options"))
+        return real(fn, **given)
+
+    monkeypatch.setattr(jax, "jit", seen)
+    lower_plan(plan, step.fn, *step.args)
+    known = compat.known_flags(FLAGS["xla:gpu", "recipe"])
+    assert known in told
+    assert {} in told

@@ -13,6 +13,8 @@ from autoshard.cli.progress import ProgressLine
 from autoshard.lower.mpmd.cut.stages import StageError
 from autoshard.lower.mpmd.partition import partition_step
 from autoshard.machine.cluster import load_cluster
+from autoshard.plan.work import work_of
+from autoshard.program.trace import trace
 from autoshard.search.meshes.choices import placements
 from autoshard.search.meshes.plan import PipelinePlan
 from autoshard.search.meshes.price import StagePrice
@@ -24,7 +26,7 @@ from autoshard.search.meshes.stage_program import stage_program
 from autoshard.search.search import InfeasibleError
 from autoshard.solve.schedule.named import named_orders
 from autoshard.solve.schedule.timeline import simulate
-from autoshard.units import format_seconds
+from autoshard.units import format_percent, format_seconds
 from tests.helpers import sampled
 from tests.lower.mpmd.cases import small_step
 
@@ -87,6 +89,11 @@ def test_no_named_schedule_of_any_placement_is_better(meshes):
     text = format_pipeline(plan)
     assert "one mesh of all chips was not planned" in text
     assert all(len(line) <= 120 for line in text.splitlines())
+    fn, args, options = step
+    whole = work_of(trace(fn, *args, **options), cluster.meshes)
+    assert plan.work == whole
+    assert format_percent(whole.utilisation(plan.step_seconds)) in text
+    assert PipelinePlan.from_json(plan.to_json()).work == whole
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,7 @@ def test_the_command_line(tmp_path, capsys):
     code = main([*words, "--microbatches", "4", "-o", plan, "--svg", svg, "--trace", trace])
     out = capsys.readouterr().out
     assert code == 0
-    assert "pipelining LOSES" in out or "pipelining wins" in out
+    assert "pipelining loses" in out or "pipelining wins" in out
     assert "mesh 1   " in out
     assert "h100-1" in (tmp_path / "plan.json").read_text()
     loop = float(PipelinePlan.load(plan).timeline.makespan) * TICK
@@ -162,14 +169,14 @@ def test_the_command_line(tmp_path, capsys):
     assert main(["verify", plan]) == 5
     assert "order        FAILED   the step takes" in capsys.readouterr().out
     assert main(["verify", plan, "--explicit"]) == 2
-    assert "--explicit: not for a plan for several meshes" in capsys.readouterr().err
+    assert "a plan for several meshes is verified without --explicit" in capsys.readouterr().err
     assert main([*words, "--microbatches", "2,4", "--stages", "8"]) == 2
     assert "more than the 2 repeated blocks" in capsys.readouterr().err
     fixed = ["search", f"{program}:fixed", "--meshes", "2 x h100-1", "--quiet"]
     assert main([*fixed, "--microbatches", "4"]) == 2
     assert "has its microbatches built in" in capsys.readouterr().err
     assert main(["search", f"{program}:step", "--machine", "h100-1", "--svg", svg]) == 2
-    assert "--svg: only with --meshes" in capsys.readouterr().err
+    assert "--svg applies to --meshes alone: leave it out" in capsys.readouterr().err
 
 
 def test_microbatches_that_do_not_divide(capsys):

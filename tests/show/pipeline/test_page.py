@@ -16,7 +16,7 @@ from autoshard.plan.plan import MeshShape
 from autoshard.search.meshes.plan import Choice, OneMesh, PipelinePlan, Sharding
 from autoshard.search.meshes.stage_program import Argument
 from autoshard.show.pipeline.gains import LINKS, pipeline_gains
-from autoshard.show.pipeline.gantt import MEMORY_COLUMNS, memory_columns
+from autoshard.show.pipeline.gantt import MEMORY_COLUMNS, memory_columns, ticks
 from autoshard.show.pipeline.page import picture_of, pipeline_page
 from autoshard.show.pipeline.schedule_page import schedule_page
 from autoshard.show.pipeline.verdict import pipeline_verdict
@@ -147,6 +147,12 @@ def test_memory_is_that_of_the_simulator():
     assert columns[1][0] == 0.0  # nothing before the first activations are there
     assert columns[1][int(0.1 / 0.22 * MEMORY_COLUMNS)] == 4.0 * GIB
     assert np.all(columns[1][-10:] == 0.0)
+
+
+def test_ticks_are_round_and_in_one_unit():
+    found = ticks(picture_of(pipeline()))  # 220 ms
+    assert [text for _, text in found] == ["0 ms", "50 ms", "100 ms", "150 ms", "200 ms"]
+    assert [part for part, _ in found] == pytest.approx([k * 50 / 220 for k in range(5)])
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "a\x00b\x1b[31m", "$\\frac{$"])

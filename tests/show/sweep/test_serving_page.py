@@ -10,6 +10,7 @@ import pytest
 from autoshard.show.sweep.serving_file import is_serving, read_serving
 from autoshard.show.sweep.serving_page import serving_page
 from autoshard.study.whatif.served import CacheLimit, Served, Serving
+from tests.kept import FOLDER
 from tests.show.reading import read
 from tests.show.sweep.test_page import sweep
 from tests.show.test_page import HOSTILE
@@ -39,3 +40,13 @@ def test_no_name_breaks_the_page(name):
     assert found.tags.count("script") == 1
     assert "\x1b" not in page
     assert "\x00" not in page
+
+
+def test_what_helps_is_a_batch_that_one_can_choose():
+    """The kept answer has batches of 8 and 16, of which the larger takes too long."""
+    written = json.loads((FOLDER / "serving.json").read_text())
+    written["rows"] = [row for row in written["rows"] if row["chip"] == "h100"]
+    written["latency_seconds"] = 140.25e-6
+    text = read(serving_page(read_serving(json.dumps(written)))).all_text()
+    assert "what would help most: batch=16." in text
+    assert "140.3 us a token, more than the 140.2 us that were asked for" in text

@@ -11,7 +11,7 @@ import pytest
 from autoshard.solve import ProblemError, iopddl
 from tests.solve.iopddl.test_iopddl import DATA, changed
 
-HEADLINE = "the data is no choice problem in the contest's format:\n"
+HEADLINE = "the data is not a choice problem in the contest's format:\n"
 FAULTS = {
     "an edge of the wrong size": (
         {"edges_costs": [[0], [1] * 6, [0] * 8]},
@@ -55,7 +55,7 @@ FAULTS = {
         {"usage_limit": -1},
         "  - usage_limit is -1; give 0 or more, or leave it out for no limit",
     ),
-    "a limit that is no number": (
+    "a limit that is not a number": (
         {"usage_limit": math.nan},
         "  - usage_limit is nan; give 0 or more, or leave it out for no limit",
     ),
@@ -138,11 +138,11 @@ DAMAGED = {
     ),
     "no JSON": (
         b"def f():",
-        "is no JSON at line 1, column 1, where 'def f():' stands; copy or download it again",
+        "is not JSON at line 1, column 1, where 'def f():' stands; copy or download it again",
     ),
     "rows that are no JSON": (
         WHOLE.replace(b"[0, 2]", b"[0 2]", 1),
-        "is no JSON at line 1, column 64, where '2], [1, 3], [0, 0]], \"co' stands; copy or "
+        "is not JSON at line 1, column 64, where '2], [1, 3], [0, 0]], \"co' stands; copy or "
         "download it again",
     ),
     "binary": (
@@ -159,12 +159,12 @@ DAMAGED = {
     ),
     "a list": (
         b"[1, 2]",
-        "is no choice problem in the contest's format:\n"
+        "is not a choice problem in the contest's format:\n"
         "  - the file holds [1, 2]; give an object with the keys nodes and edges",
     ),
     "another object": (
         b'{"problem": {"vertices": 3}}',
-        "is no choice problem in the contest's format:\n"
+        "is not a choice problem in the contest's format:\n"
         "  - nodes is missing; give an object of lists, empty ones for no nodes\n"
         "  - edges is missing; give an object of lists, empty ones for no edges",
     ),
@@ -189,7 +189,7 @@ def test_gzip_with_a_wrong_checksum_and_endless_nesting(tmp_path):
     with pytest.raises(ProblemError, match="its gzip data are inconsistent"):
         iopddl.read(path)
     path.write_bytes(b'{"problem":' + b"[" * 100_000)
-    with pytest.raises(ProblemError, match="is no problem: its JSON is nested too deeply"):
+    with pytest.raises(ProblemError, match="is not a problem: its JSON is nested too deeply"):
         iopddl.read(path)
 
 

@@ -34,11 +34,11 @@ def test_svg():
     assert "F0@1: 2 to 3" in titles
     assert len(list(root.iter(f"{space}polyline"))) == 2
     texts = [text.text or "" for text in root.iter(f"{space}text")]
-    assert "a < b makespan 9, span 9, bubble 33.3%" in texts
+    assert "a < b makespan 9, span 9, bubble 33.3 %" in texts
     assert {"F, forward", "B, input gradient", "W, weight gradient"} <= set(texts)
     in_seconds = draw_svg(TWO, SPLIT, written=lambda time: f"{time} s")
     assert "<title>F0@1: 2 s to 3 s</title>" in in_seconds
-    assert "a &lt; b makespan 9 s, span 9 s, bubble 33.3%" in in_seconds
+    assert "a &lt; b makespan 9 s, span 9 s, bubble 33.3 %" in in_seconds
 
 
 def test_trace():

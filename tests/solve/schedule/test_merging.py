@@ -65,7 +65,7 @@ def test_all_that_is_wrong_with_merges_is_named():
         "these merges cannot be used:\n"
         "  between F0@0 and BW0@0 mesh 0 runs F1@0\n"
         "  F1@0 runs after F0@0 on mesh 0\n"
-        "  W0@0 is no task of the order\n"
+        "  W0@0 is not a task of the order\n"
         "  F0@0 is in 2 merges\n"
         "  F1@0 is in 2 merges"
     )

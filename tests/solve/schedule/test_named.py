@@ -198,7 +198,7 @@ def test_what_a_schedule_is_not_made_for():
         NAMED["zb-v"](line)
     with pytest.raises(ScheduleError, match="4 microbatches are less than twice the 3 meshes"):
         NAMED["dualpipe-v"](vee)
-    with pytest.raises(ScheduleError, match="4 microbatches are no multiple of the 3 meshes"):
+    with pytest.raises(ScheduleError, match="4 microbatches are not a multiple of the 3 meshes"):
         NAMED["interleaved"](line)
     branched = instance_from_json(
         {"p": 3, "m": 3, "F": 1, "B": 1, "W": 1, "edges": [[0, 1], [0, 2]]}

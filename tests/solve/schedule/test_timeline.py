@@ -85,10 +85,10 @@ def test_damaged_orders_are_refused():
     assert str(caught.value) == (
         "this order cannot be used:\n"
         "  '2' is none of the meshes 0 to 1\n"
-        "  mesh 0: ['X', 0, 0] is no task; write [kind, stage, microbatch], kind F, B, W or BW\n"
+        "  mesh 0: ['X', 0, 0] is not a task; write [kind, stage, microbatch], kind F, B, W or BW\n"
         "  mesh 0: ['F', 0, 1.5] has a stage or microbatch that is not whole\n"
-        "  mesh 0: 'F' is no task; write [kind, stage, microbatch], kind F, B, W or BW\n"
-        "  mesh 1: 3 is no list of tasks"
+        "  mesh 0: 'F' is not a task; write [kind, stage, microbatch], kind F, B, W or BW\n"
+        "  mesh 1: 3 is not a list of tasks"
     )
 
 
@@ -98,7 +98,7 @@ def test_orders_that_do_not_fit_are_refused():
     assert str(caught.value) == (
         "this order cannot be used:\n"
         "  F0@1 is on mesh 0, but its stage is on mesh 1\n"
-        "  F0@2 on mesh 0 is no task of the instance\n"
+        "  F0@2 on mesh 0 is not a task of the instance\n"
         "  stage 0, microbatch 0 has the tasks F; it needs F, and B and W or BW, each once\n"
         "  stage 1, microbatch 0 has the tasks B, F, F; it needs F, and B and W or BW, each once"
     )

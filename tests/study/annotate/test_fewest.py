@@ -70,7 +70,7 @@ def test_products_cut_otherwise_and_dear_collectives_do_not_make_the_plan():
     assert not found.exact
     assert str(found).splitlines() == [
         "0 of 3 lines, beside the shardings of inputs and results:",
-        "Otherwise than planned, 0.50% of the step, are:",
+        "Otherwise than planned, 0.50 % of the step, are:",
         "  all_reduce over x of 1.00 KiB: 0 planned, 1 made",
     ]
     assert not replace(found, share=2 * TOLERANCE).enough

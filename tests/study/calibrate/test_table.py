@@ -132,7 +132,7 @@ def test_every_fault_is_named_at_once():
         "  * row 0, column k: 'x'; write a whole number from 1 on\n"
         "  * row 0, column dtype: 'bf17'; write a dtype such as bfloat16 or float32\n"
         "  * row 0, column seconds: -1; write seconds, 1e-12 or more\n"
-        "  * row 1, column kind: 'matmull' is no kind of row; did you mean matmul?\n"
+        "  * row 1, column kind: 'matmull' is not a kind of row; did you mean matmul?\n"
         "  * row 2, column m: elementwise rows have none; leave it empty\n"
         "  * row 2, column bytes: inf; write a number from 0 on\n"
         "  * row 3, column seconds is empty; write seconds, 1e-12 or more\n"
@@ -185,7 +185,7 @@ def test_groups_that_the_machine_does_not_have_are_named():
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "is no table: it is empty; give CSV, or JSON lines"),
+        ("", "is not a table: it is empty; give CSV, or JSON lines"),
         ("kind,seconds\n", "has no rows"),
         ("kind,secs\nlaunch,1\n", "column secs is not known; did you mean seconds?"),
         ("kin,seconds\nlaunch,1\n", "column kind is missing"),
@@ -197,7 +197,7 @@ def test_groups_that_the_machine_does_not_have_are_named():
             '{"kind": "launch", "seconds": 1}\n{"kind"\n[1]',
             "'line 2' is damaged: no JSON at line 1, column 8",
         ),
-        ('{"kind": "launch", "seconds": 1}\n[1]', "line 2 is no object"),
+        ('{"kind": "launch", "seconds": 1}\n[1]', "line 2 is not an object"),
         ('{"kind": "launch", "seconds": true}', "line 1, column seconds: True"),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(TableError, match=r"cannot read the table .*: No such file"):
         read_table(tmp_path / "none.csv")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TableError, match="it is no text"):
+    with pytest.raises(TableError, match="it is not text"):
         read_table(tmp_path / "binary")
 
 

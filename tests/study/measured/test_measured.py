@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autoshard.compiler.target import why_missing
+from autoshard.machine.load import load
 from autoshard.models.decoder_sizes import Decoder
 from autoshard.study.measured import (
     Run,
@@ -20,7 +21,7 @@ from autoshard.study.measured import (
     summary,
 )
 from autoshard.study.measured.models import decoder_of
-from autoshard.study.measured.page import page
+from autoshard.study.measured.page import page, plot
 from autoshard.study.measured.question import measured_seconds
 from autoshard.study.measured.summary import UNASKED, Order, held, orders, rank_correlation, spreads
 from autoshard.study.measured.table import half
@@ -95,6 +96,37 @@ def test_meshes_and_machines_are_those_of_the_runs():
     assert machine.network[1].chip_bandwidth == 25e9  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("topology", "bandwidth"),
+    [
+        ("8 x A3 (h100-80gb-8)", 12.5e9),
+        ("8 x A3 (h100-mega-80gb-8)", 25e9),
+        ("gpu-p5.48xlarge x 8", 50e9),
+        ("8 hosts", 25e9),
+    ],
+)
+def test_a_machine_type_goes_before_what_notes_say_of_the_network(topology: str, bandwidth: float):
+    asked = question(run(topology=topology, notes="8 x 200 Gb/s NICs", fsdp=64))
+    assert asked.machine.network[1].chip_bandwidth == bandwidth  # type: ignore[union-attr]
+
+
+def test_flags_of_recipes_are_those_of_maxtext_on_gpus_and_of_all_on_tpus():
+    flagged = {
+        (framework, chip): question(run(framework=framework, chip=chip, fsdp=64)).machine
+        for framework in ("MaxText", "AXLearn", "Megatron-LM")
+        for chip in ("H100", "v5p")
+    }
+    assert [key for key, machine in flagged.items() if machine.chip.compiler.flags == "recipe"] == [
+        ("MaxText", "H100"),
+        *((framework, "v5p") for framework in ("MaxText", "AXLearn", "Megatron-LM")),
+    ]
+    with_them, without = flagged["MaxText", "H100"], flagged["AXLearn", "H100"]
+    assert with_them.overlap == load("h100-64@recipe").overlap == without.overlap
+    shares = [machine.chip.compiler.pipelined for machine in (with_them, without)]
+    assert shares == [load("h100-64@recipe").chip.compiler.pipelined, 0.0]
+    assert shares[0] > with_them.overlap
+
+
 @pytest.mark.parametrize(("plain", "ultra"), [("B200", "B300"), ("GB200", "GB300")])
 def test_blackwell_ultra_is_faster_in_four_bits_and_attention_alone(plain: str, ultra: str):
     one, other = (question(run(chip=chip, fsdp=64)).machine.chip for chip in (plain, ultra))
@@ -114,7 +146,7 @@ def test_blackwell_ultra_is_faster_in_four_bits_and_attention_alone(plain: str, 
         ({"sequence": None}, "the source does not say its sequence"),
         ({"fsdp": 8, "dp": 2}, "dp 2 x fsdp 8 x tp 1 x cp 1 is not 64 devices"),
         ({"batch": 100, "fsdp": 64}, "100 sequences do not divide over 64"),
-        ({"remat": "some"}, "remat 'some' is no policy"),
+        ({"remat": "some"}, "remat 'some' is not a policy"),
         ({"precision": "FP4 or FP8"}, "products in FP4 or FP8"),
     ],
 )
@@ -172,6 +204,37 @@ def test_pairs_are_apart_where_they_differ_by_more_than_runs_of_one_configuratio
     assert (more.apart, more.right) == (2, 2)
 
 
+def test_pairs_out_of_order_are_told_with_what_runs_of_one_configuration_differ_by():
+    def row(name: str, measured: float, predicted: float, **cells: str) -> dict[str, Any]:
+        return {"id": name, "model": "m", "chip": "c", "chips": 8, "status": "priced",
+                "parallelism": name[0], "measured_seconds": measured, "jax": "yes", "quality": "B",
+                "predicted_seconds": predicted, **cells}  # fmt: skip
+
+    same = [row("a1", 1.0, 1.0), row("a2", 1.1, 1.0)]
+    rows = [*same, row("b", 1.1, 0.9), row("d", 2.0, 0.8)]
+    near, far, other = orders(rows)["m on c"].swaps
+    assert (near.faster, near.slower, far.faster, far.slower) == ("a1", "b", "a1", "d")
+    assert (other.faster, other.slower) == ("b", "d")
+    assert near.measured == pytest.approx(1.1 / 1.05 - 1)
+    assert near.predicted == pytest.approx(-0.1)
+    assert near.spread == far.spread == pytest.approx(0.1 / 1.05)
+    assert near.published
+    rows[-1]["status"] = "priced; parallelism not published: taken to be FSDP"
+    text = page(rows, "plot.svg")
+    assert "quality A and B alone it is in 0 of 1: m on c -1.00." in text
+    assert "Of 3 pairs in groups below 0.9, 1 are nearer than runs of one configuration" in text
+    assert "and of 2 others the source of one does not say its mesh" in text
+    assert "| m on c | a1 | d | 90.5 %; mesh not published | -20.0 % | 9.5 % |" in text
+
+
+def test_runs_in_another_precision_are_another_configuration():
+    row = {"model": "m", "chip": "c", "status": "priced", "parallelism": "fsdp=8"}
+    one, other = ({**row, "precision": word} for word in ("FP8", "MXFP8"))
+    rows = [{**some, "measured_seconds": 1.0 + extra, "predicted_seconds": 1.0}
+            for some, extra in ((one, 0.0), (one, 0.1), (other, 0.9))]  # fmt: skip
+    assert spreads(rows) == {"m on c": pytest.approx(0.1 / 1.05)}
+
+
 def test_the_page_says_halves_and_what_is_beaten():
     row = {"status": "priced", "jax": "no", "quality": "A", "chips": 8, "ours_mesh": "x=8"}
     rows = [
@@ -190,12 +253,12 @@ def test_the_page_says_halves_and_what_is_beaten():
     ]  # fmt: skip
     assert {half(one) for one in rows} == {"seen", "blind"}
     text = page(rows, "plot.svg")
-    assert "| other frameworks, pipelines | 1 | 20.0% | 1.20 | 100% |" in text
-    assert f"| all: {half(rows[1])} | 1 | 10.0% | 0.90 | 100% |" in text
+    assert "| other frameworks, pipelines | 1 | 20.0 % | 1.20 | 100 % |" in text
+    assert f"| all: {half(rows[1])} | 1 | 10.0 % | 0.90 | 100 % |" in text
     assert "faster than it in 1 of 2 runs, by a tenth or more in 1; 0.90 of its seconds" in text
     assert "| a | pipeline=2,fsdp=4 | x=8 | 1.5 | 1.2 | 0.80 |" in text
     assert (
-        "Of 5 runs 3 are not held to a time: 1 (20.0%) are out of reach, by the reasons below, "
+        "Of 5 runs 3 are not held to a time: 1 (20.0 %) are out of reach, by the reasons below, "
         "1 were not asked, and 1 ran out of time: c.\nAnswers are of several versions of the "
         "model: 4 of one that is not known, 1 of 1."
     ) in text
@@ -233,3 +296,15 @@ def test_a_run_and_our_plan_of_it_are_compiled():
     assert told.predicted_gib == pytest.approx(told.own_compiled_gib, rel=0.2)
     piped = answer(replace(small, dp=1, fsdp=None, pp=8, batch=8), ours=10.0, compiles=300.0)
     assert "not compiled: its configuration is a pipeline" in piped.status
+
+
+def test_every_chip_of_a_plot_has_a_mark_of_its_own():
+    rows = [
+        {"chip": f"c{number:02}", "measured_seconds": "1", "predicted_seconds": "1"}
+        for number in range(20)
+    ]
+    drawn = plot(rows)
+    # all runs lie at one point, so that their marks differ in shape and colour alone
+    marks = [line for line in drawn.splitlines() if line.startswith(("<circle", '<rect x="'))]
+    assert len(marks) == 2 * len(rows)
+    assert len(set(marks[: len(rows)])) == len(rows)

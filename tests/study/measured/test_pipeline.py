@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from autoshard.models.decoder_sizes import sizes_of
+from autoshard.models.decoder_sizes import Decoder, sizes_of
 from autoshard.plan.records import Move
 from autoshard.study.measured import Run, UnreachableError, answer, question, stages
-from autoshard.study.measured.data_parallel import sides
+from autoshard.study.measured.completed import ANY, completed, ruled_program
+from autoshard.study.measured.data_parallel import of_rows, sides, weight_shapes
 from autoshard.study.measured.eager import hidden_in_products
 from autoshard.study.measured.pipeline import layers_of_stages
 from autoshard.study.measured.question import describe
@@ -52,7 +53,7 @@ def test_microbatches_of_pipelines_are_single_sequences_where_nothing_is_said():
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"schedule": "waves"}, "the schedule 'waves' has no name"),
+        ({"schedule": "waves"}, "the schedule 'waves' is not known; known: "),
         ({"pp": 6}, "pp 6 does not divide 64 devices"),
         ({"vpp": 16}, "96 layers are fewer than the 128 stages"),
         ({"tp": 3}, "tp 3 x cp 1 does not divide 8 devices"),
@@ -124,3 +125,21 @@ def test_collectives_of_tensor_parallelism_are_hidden_but_for_their_first_part()
 
 def test_a_batch_of_one_is_told_from_a_weight_of_its_other_sizes():
     assert sides((8192, 1, 28672)) != sides((28672, 8192)) == sides((8192, 28672))
+
+
+def test_the_embedding_is_summed_once_a_step_where_a_plan_gathers_its_few_tokens():
+    small = Decoder(layers=2, width=256, heads=4, kv_heads=4, hidden=512, vocabulary=65536)
+    cells = {"model": "llama2-7b", "chips": 32, "tp": 1, "pp": 2, "vpp": 1, "schedule": "1F1B"}
+    asked = question(replace(GPT3, **{**cells, "batch": 32, "sequence": 256, "precision": "bf16"}))
+    asked = replace(asked, decoder=small)
+    parts = stages.parts_of(asked, "full", 20.0)
+    assert parts.seconds["embed", "data"] == parts.seconds["unembed", "data"] > 0
+    one = replace(asked, batch=16, microbatches=1, decoder=replace(small, layers=1))
+    plan = completed(ruled_program(one, "full"), one, ANY, 20.0)
+    rows = [move for move in plan.moves if of_rows(move, weight_shapes(small))]
+    assert {move.kind for move in rows} == {"all_gather"}
+    compiled = stages.parts_of(replace(asked, eager=False), "full", 20.0)
+    more = compiled.seconds["embed", "B"] - parts.seconds["embed", "B"]
+    assert 0 < more <= sum(move.seconds for move in rows)
+    tied = stages.parts_of(replace(asked, decoder=replace(small, tied=True)), "full", 20.0)
+    assert tied.seconds.get(("embed", "data"), 0.0) == 0

@@ -104,7 +104,7 @@ def test_faulty_ranges_are_named_all_at_once():
         "  - overlap: 0.6 to 0.9 does not hold its value of 0.5",
         "  - chip.memory_bandwidth: 0 to 4e+12 is more than it may be",
     ]
-    with pytest.raises(MachineError, match=r"network\[0\].speed: there is no such number; there"):
+    with pytest.raises(MachineError, match=r"network\[0\].speed: there is no such number; known"):
         ranges_of(machine, {"network[0].speed": (1, 2)})
 
 
@@ -214,7 +214,7 @@ def test_the_command_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["report", str(plan), "--robust", str(record), "-o", str(html)]) == 0
     text = html.read_text()
     assert "What is not known of the machine" in text
-    assert "bandwidth\N{NO-BREAK SPACE}of\N{NO-BREAK SPACE}inside" in text
+    assert "bandwidth of inside" in text
     capsys.readouterr()
     assert main(["report", str(plan), "--robust", str(plan), "-o", str(html)]) == 2
     said = capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -40,9 +41,15 @@ def nameless(batch: int = 64) -> Any:
 
 
 def held(batch: int = 64) -> Any:
-    """`step`, once a file `go` is in the folder of `HELD`; who waits is there by its process id."""
+    """`step`, once a file `go` is in the folder of `HELD`; who waits is there by its process id.
+
+    A file `once` lets a single call go on.
+    """
     folder = Path(os.environ["HELD"])
     (folder / str(os.getpid())).touch()
     while not (folder / "go").exists():
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "once").unlink()
+            break
         time.sleep(0.05)
     return step(batch)

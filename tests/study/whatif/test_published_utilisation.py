@@ -1,7 +1,7 @@
 """Published training runs lie between our bounds.
 
 The quickest that a step can be is the time of the model's own products at the rates that a machine
-file gives (`autoshard.study.whatif.facts`): nothing recomputed, nothing communicated, every other
+file gives (`autoshard.program.model_work`): nothing recomputed, nothing communicated, every other
 operation fused. The slowest that a good run should be is the plan that the search finds for the
 built-in, which writes its attention plainly and computes each layer twice; published runs do not.
 
@@ -19,8 +19,8 @@ import autoshard
 from autoshard import models
 from autoshard.machine.load import load
 from autoshard.models.llama import Llama, llama
+from autoshard.program.model_work import model_flops
 from autoshard.program.trace import Program
-from autoshard.study.whatif.facts import model_flops
 from tests.helpers import sampled
 
 # Program, machine, mesh, batch, sequence, and tokens per second and chip as published.

@@ -221,7 +221,7 @@ def test_the_report_is_whole(sweep: WhatIf):
 def test_what_an_objective_needs_is_asked_for_before_any_work():
     with pytest.raises(SweepError, match="energy needs the watts of v5e"):
         whatif(programs.step, {"machine": "v5e-4"}, objective="energy")
-    with pytest.raises(SweepError, match="no objective 'speed'; there is step, tokens-per-second"):
+    with pytest.raises(SweepError, match="no objective 'speed'; known: step, tokens-per-second"):
         whatif(programs.step, {"machine": "v5e-4"}, objective="speed")
     with pytest.raises(SweepError, match="has no input called `tokens`"):
         whatif(programs.nameless, {"machine": "v5e-4"}, objective="tokens-per-second", keep=False)

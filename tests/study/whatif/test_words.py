@@ -29,11 +29,11 @@ def test_all_faulty_words_are_named_at_once():
         read_words(words)
     assert str(caught.value) == (
         "the sweep is faulty:\n"
-        "  - 'chips' is no sweep; write a name and values, such as chips=16..512\n"
+        "  - 'chips' is not a sweep; write a name and values, as chips=16..512\n"
         "  - 'chip' is given twice; write chip=A,B\n"
-        "  - 'limit=much': 'much' is no size; write 60GiB, 80GB or bytes\n"
+        "  - 'limit=much': 'much' is not a size; write 60GiB, 80GB or bytes\n"
         "  - 'batch=9..3': 9..3 must go up from at least 1; write 16..512\n"
-        "  - 'seq=4...8': '4...8' is no range; write 16..512, or 64..256+64"
+        "  - 'seq=4...8': '4...8' is not a range; write 16..512, or 64..256+64"
     )
 
 
@@ -45,7 +45,7 @@ def test_names_may_be_begun_and_unknown_ones_are_refused_together():
     }
     with pytest.raises(SweepError) as caught:
         in_full({"chips": 4, "s": 1, "depth": 2, "batch": [], "ba": 3}, known)
-    there = "there is chip, chips, machine, limit, batch, sequence, scan"
+    there = "known: chip, chips, machine, limit, batch, sequence, scan"
     assert str(caught.value) == (
         "the sweep is faulty:\n"
         f"  - 's' may be sequence or scan; {there}\n"
@@ -93,7 +93,7 @@ def test_prices_are_the_users_and_faults_are_named_together(tmp_path):
         "it is faulty:\n"
         "  - currency = 3 must be a text\n"
         "  - v5e = 1 must be a table: [v5e] chip_hour = ...\n"
-        "  - h100.hour is not known; there is chip_hour, watts\n"
+        "  - h100.hour is not known; known: chip_hour, watts\n"
         "  - h100.watts = -1 must be a number above 0"
     )
     with pytest.raises(SweepError, match="cannot read the prices"):

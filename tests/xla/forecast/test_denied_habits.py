@@ -25,12 +25,13 @@ from autoshard.plan.decisions import Decisions
 from autoshard.program.graph import Region
 from autoshard.xla import forecast
 from autoshard.xla.forecast.gpu_collective_estimate import UNKNOWN_SECONDS, between_hosts
+from autoshard.xla.forecast.pipelined import Pipelined
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.forecast.task_graph import TaskGraph
 from autoshard.xla.fusion import fuse
 from autoshard.xla.kernel_orders import Kernel
 from autoshard.xla.op_order import arranged
-from tests.helpers import Case, case, random_plan, toy_machine, with_compiler
+from tests.helpers import Case, case, moved_by, random_plan, toy_machine, with_compiler
 from tests.random_programs import random_program
 from tests.xla.forecast.test_forecast import looped
 from tests.xla.forecast.test_tpu_late_products import ARGS, step
@@ -205,8 +206,7 @@ def toy(compiler: str, *, hides: bool = True, hosts: int = 1, **chip: Any) -> Ma
 def cluster() -> Machine:
     """Two hosts of two GPUs."""
     whole = load("b200-16")
-    host, hosts = (replace(level, size=2) for level in whole.network)
-    return replace(whole, network=(host, hosts))
+    return replace(whole, network=tuple(replace(level, size=2) for level in whole.network))
 
 
 @functools.cache
@@ -215,6 +215,7 @@ def machine_of(name: str) -> Machine:
     made = {
         "gpu": lambda: toy("xla:gpu"),
         "gpus": lambda: toy("xla:gpu", hosts=2),
+        "recipe gpu": lambda: with_compiler(toy("xla:gpu"), flags="recipe"),
         "cluster": cluster,
         "quiet gpu": lambda: toy("xla:gpu", hides=False),
         "tpu": lambda: toy("xla:tpu", **tpu),
@@ -242,6 +243,7 @@ def drawn(name: str, machine: str, seed: int) -> tuple[StepPrices, Decisions]:
 def denied(prices: StepPrices, *habits: str) -> StepPrices:
     """The prices where the compiler has not these habits, with the facts of one that has them."""
     machine = with_compiler(prices.machine, without=frozenset(habits))
+    prices = replace(prices, dataflow=moved_by(machine.chip.compiler, prices))
     topology = MeshTopology(machine, prices.mesh_shape)
     return replace(prices, machine=machine, topology=topology, reshards=ReshardCache(topology))
 
@@ -252,7 +254,7 @@ def tasks(prices: StepPrices, decisions: Decisions) -> list[object]:
     fusion = fuse(prices.program, prices.machine.chip)
 
     def look(region: Region, kernels: Sequence[Kernel]) -> Sequence[int]:
-        graph = TaskGraph(decided, fusion, (), region, kernels)
+        graph = TaskGraph(decided, fusion, (), region, kernels, Pipelined(decided))
         every = [*graph.tasks, *(end for one in graph.flights for end in (one.begin, one.end))]
         found.extend((one.role, one.seconds, one.latency, len(one.before)) for one in every)
         return range(len(kernels))
@@ -282,15 +284,18 @@ FORECAST: dict[str, dict[str, tuple[str, int]]] = {
         "gpu.scatters-along-first-dimension": ("update", 19),
         "gpu.scatters-combined": ("attention", 0),
         "gpu.stacked-out-of-order": ("loop", 11),
+        "gpu.stacks-written-in-turn": ("loop", 0),
         "gpu.sums-combined": ("looped 3", 0),
         "gpu.sums-combined-in-loops": ("loop", 0),
         "gpu.sums-combined-to-30-mib": ("attention", 0),
         "gpu.sums-hidden": ("attention", 0),
         "gpu.waits-counted-in-views": ("attention", 0),
     },
-    "cluster": {
-        "gpu.workspace-of-blackwell": ("attention", 0),
+    "recipe gpu": {
+        "gpu.gathers-a-turn-ahead-by-recipe": ("loop", 0),
+        "gpu.sums-a-turn-behind-by-recipe": ("loop", 0),
     },
+    "cluster": {"gpu.workspace-of-blackwell": ("attention", 0)},
     "gpus": {
         "gpu.gathers-along-first-dimension": ("loop", 1),
         "gpu.gathers-as-it-lies": ("loop", 1),
@@ -332,9 +337,7 @@ the first `SEEDS`.
 """
 SEEDS = 32
 TASKS: dict[str, dict[str, tuple[str, int]]] = {
-    "gpu": {
-        "gpu.scatters-start-from-terms": ("scattered", 1),
-    },
+    "gpu": {"gpu.scatters-start-from-terms": ("scattered", 1)},
     "cluster": {
         "gpu.gathers-between-hosts-reckoned": ("scattered", 0),
         "gpu.sums-between-hosts-reckoned": ("scattered", 2),
@@ -358,16 +361,12 @@ def differs(
 
 
 @pytest.mark.parametrize(("machine", "habit", "name", "seed"), rows(FORECAST))
-def test_without_a_habit_something_else_is_forecast(
-    machine: str, habit: str, name: str, seed: int
-) -> None:
+def test_without_a_habit_something_else_is_forecast(machine, habit, name, seed):
     assert differs(forecast, machine, habit, name, seed)
 
 
 @pytest.mark.parametrize(("machine", "habit", "name", "seed"), rows(TASKS))
-def test_without_a_habit_the_scheduler_sees_something_else(
-    machine: str, habit: str, name: str, seed: int
-) -> None:
+def test_without_a_habit_the_scheduler_sees_something_else(machine, habit, name, seed):
     assert differs(tasks, machine, habit, name, seed)
 
 
@@ -386,13 +385,16 @@ def test_without_a_compiler_nothing_is_forecast(machine: str) -> None:
     prices, decisions = drawn(name, machine, seed)
     chip = replace(prices.machine.chip, compiler=LAWS)
     lawful = replace(prices, machine=replace(prices.machine, chip=chip))
-    assert forecast(lawful, decisions) is None
-    assert forecast(prices, decisions) is not None
+    assert (forecast(lawful, decisions), forecast(prices, decisions) is None) == (None, False)
 
 
 def test_every_habit_that_is_asked_for_has_a_case() -> None:
     folder = Path(autoshard.xla.__file__).parent
-    files = [*(folder / "forecast").glob("*.py"), folder / "latency_hiding.py"]
+    files = [
+        *(folder / "forecast").glob("*.py"),
+        folder / "latency_hiding.py",
+        folder / "pipelined.py",
+    ]
     asked = {name for file in files for name in asked_in(file)}
     cases = {habit for of in (*FORECAST.values(), *TASKS.values()) for habit in of}
     assert asked == cases | {STRANGE}

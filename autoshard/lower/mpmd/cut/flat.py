@@ -34,7 +34,7 @@ def graph_of(closed: Any, *, keep: Collection[str] = ()) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """A literal or a closed-over constant: an operand that is no value."""
+    """A literal or a closed-over constant: an operand that is not a value."""
 
     array: Any
     aval: Any

@@ -121,7 +121,7 @@ def find_loop(closed: Any) -> MicrobatchedStep:
 
 
 def _marked(node: Node) -> Any:
-    """The marked call in a scan's body, or None where the node is no microbatch loop."""
+    """The marked call in a scan's body, or None where the node is not a microbatch loop."""
     if node.name != "scan":
         return None
     for equation in node.equation.params["jaxpr"].jaxpr.eqns:

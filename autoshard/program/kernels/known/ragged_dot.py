@@ -6,7 +6,7 @@
 
 They may be cut as megablox' (`autoshard.program.kernels.known.grouped`). Operands may be quantised:
 scales lie along all elements of a dimension, or along blocks of what is contracted, which are not
-cut apart then. What is no sum of parts stays whole: what is contracted where an activation or an
+cut apart then. What is not a sum of parts stays whole: what is contracted where an activation or an
 offset follows, groups and what is contracted where the result starts from an array (`partial_sum`).
 
 The second kind runs on a mesh of cores, which nothing but a TPU can: on CPU it is computed in plain

@@ -9,6 +9,7 @@ from autoshard.solve.problem import Status
 from autoshard.solve.schedule.instance import Instance, Number
 from autoshard.solve.schedule.task import Order
 from autoshard.solve.schedule.timeline import Timeline
+from autoshard.units import format_gap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +57,8 @@ class ScheduleOutcome:
 
     def __str__(self) -> str:
         hit = f", {self.limit_hit.message}" if self.limit_hit else ""
-        value = "none" if self.value is None else f"{self.value:.12g}"
+        value = "none" if self.value is None else f"{self.value:,.12g}"
         return (
-            f"{self.status.name.lower()}: {self.objective} {value}, bound {self.bound:.12g}, "
-            f"gap {self.gap:.3%}, {self.seconds:.2f} s{hit}"
+            f"{self.status.name.lower()}: {self.objective} {value}, bound {self.bound:,.12g}, "
+            f"gap {format_gap(self.gap)}, {self.seconds:.2f} s{hit}"
         )

@@ -114,7 +114,7 @@ def choice_from_json(
       ScheduleError: it is none, of another version, or damaged.
     """
     if written.get("kind") != KIND:
-        raise ScheduleError("this file", ["it is no answer of `autoshard schedule -o`"])
+        raise ScheduleError("this file", ["it is not an answer of `autoshard schedule -o`"])
     version = written.get("schema_version")
     if version != SCHEMA_VERSION:
         fault = f"it has schema version {shown(version)}, this autoshard reads {SCHEMA_VERSION}"

@@ -15,6 +15,7 @@ from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
 from autoshard.solve.schedule.optimise.solve import InfeasibleLimitError, solve
+from autoshard.units import format_percent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +48,7 @@ class PlacementChoice:
             lines.append(
                 f"{name}: {outcome.objective} {outcome.value:.12g}, {proven} "
                 f"{outcome.bound:.12g}; the busiest mesh works {work:.12g}, all wait "
-                f"{outcome.timeline.bubble:.1%} of the time"
+                f"{format_percent(outcome.timeline.bubble)} of the time"
             )
         lines += [f"{name}: {why}" for name, why in self.infeasible.items()]
         return "\n  ".join(lines)

@@ -173,7 +173,7 @@ def test_a_name_that_no_op_bears():
     assert str(caught.value) == (
         "the stages do not fit the program:\n"
         "  * 'layer_01' (stage 0) is borne by no op; did you mean layer_1 or layer_0?\n"
-        "  * 'tail' (stage 1) is borne by no op; there is head, layer_0, layer_1"
+        "  * 'tail' (stage 1) is borne by no op; known: head, layer_0, layer_1"
     )
 
 

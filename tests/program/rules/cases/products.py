@@ -1,10 +1,11 @@
-"""Products of matrices: plain, in batches, and ragged."""
+"""Products of matrices: plain, in batches, and ragged; and rows that are sent to them."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import lax
 
+from autoshard.compat.row_exchange import exchange_rows
 from tests.program.rules.cases.case import Family, f, i
 
 PRODUCTS = Family()
@@ -45,4 +46,16 @@ case(
     f(16, 8),
     f(4, 8, 6),
     i(4),
+)
+case(
+    "ragged_exchange",
+    "ragged_exchange",
+    (
+        "([i, l, k], [i, j, k], [i, m], [i, m], [i, m], [i, m])->([i, j, k]) "
+        "{i=4, j=12, k=8, l=16, m=4} need_replication={j, l, m} exchange={i}"
+    ),
+    lambda *arrays: exchange_rows(arrays, 0),
+    f(4, 16, 8),
+    f(4, 12, 8),
+    *[i(4, 4)] * 4,
 )

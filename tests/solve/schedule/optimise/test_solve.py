@@ -118,7 +118,7 @@ def test_small_problems_are_proven(threads):
     assert outcome.order is not None
     assert simulate(HARD, outcome.order) == outcome.timeline
     assert all(news.bound <= 90 and (news.value or 90) >= 90 for news in told)
-    assert str(outcome).startswith("optimal: makespan 90, bound 90, gap 0.000%, ")
+    assert str(outcome).startswith("optimal: makespan 90, bound 90, gap 0 %, ")
 
 
 # Optima that CP-SAT proved without an order among the W of a mesh.

@@ -1,6 +1,6 @@
 """MaxText compiled with the file that a plan becomes, and with what it does by default.
 
-    python benchmarks/maxtext_files.py qwen3-0.6b gemma-2b --machine v5p-64 --remat search \
+    python benchmarks/maxtext_files/files.py qwen3-0.6b gemma-2b --machine v5p-64 --remat search \
         --recipe remat_policy=minimal
 
 For each model the best file of MaxText's is found (`--as maxtext`): the split of the devices and,
@@ -28,7 +28,7 @@ from typing import Any
 import jax
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding
-from maxtext_models import SETTINGS
+from models import SETTINGS
 
 from autoshard import compat, load_machine
 from autoshard.compiler.compiled import Compiled, compile_lowered, compile_plan
@@ -40,7 +40,7 @@ from autoshard.lower.spmd import lower
 from autoshard.machine.machine import Machine
 from autoshard.models.find import find, offered_program
 from autoshard.models.maxtext.express import Expression, Trial, slices_of
-from autoshard.models.maxtext.own_file import flag_settings, has_room
+from autoshard.models.maxtext.flags import flag_settings, priced_flags, step_of
 from autoshard.models.maxtext.step import mesh_sizes, traced_step, train_step
 from autoshard.models.providers import Target
 from autoshard.plan.plan import MeshShape, Plan
@@ -89,10 +89,12 @@ def own_stage(config: Any, devices: Target, fn: Any, args: tuple[Any, ...]) -> A
     return step.trace(*jax.tree.leaves(args)).lower(lowering_platforms=devices.platforms[:1])
 
 
-def own_flags(search: Expression, plan: Plan) -> dict[str, str]:
+def own_flags(search: Expression, trial: Trial) -> dict[str, str]:
     """What a file of ours says of flags."""
-    room = has_room(plan, search.machine, search.asked)
-    return flag_settings(search.target, search.settings, room=room)
+    plan = trial.plan
+    assert plan is not None
+    priced = priced_flags(plan, search.machine, lambda: step_of(search, trial, plan.program))
+    return flag_settings(search.target, search.settings, search.machine, priced)[0]
 
 
 def compile_own(search: Expression, trial: Trial, *, ours: bool) -> Compiled:
@@ -109,7 +111,7 @@ def compile_own(search: Expression, trial: Trial, *, ours: bool) -> Compiled:
     names, sizes = zip(*trial.choice.split, strict=True)
     mesh, said = MeshShape(names, sizes), config.compile_xla_flags
     if ours:
-        said = own_flags(search, plan).get("compile_xla_flags", said)
+        said = own_flags(search, trial).get("compile_xla_flags", said)
     words = (said or "").split()
     flags = dict(word.removeprefix("--").split("=", 1) for word in words)
     target = target_of(machine, mesh, kind_of(machine))
@@ -202,7 +204,7 @@ def rows(model: str, options: argparse.Namespace, machine: Machine) -> Iterator[
         best = search.run()
         assert best.seconds <= default.seconds, f"{best} is worse than the default, {default}"
         assert best.plan is not None
-        another = best is not default or own_flags(search, best.plan)
+        another = best is not default or own_flags(search, best)
         files += [(search, best, "ours")] if another else []
     for one, trial, who in files:
         if trial.plan is None:

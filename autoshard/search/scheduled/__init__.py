@@ -1,0 +1,1 @@
+"""What a search makes of the compiler's own schedules of the plans that it finds."""
