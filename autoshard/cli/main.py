@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import sys
 import warnings
@@ -43,6 +44,8 @@ from autoshard.units import visible
 
 PLANNERS = frozenset({"frontier", "robust", "schedule", "search", "serving", "solve", "whatif"})
 """Commands that an interrupt ends without a plan, where it comes early."""
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+"""What fails where something is written, and never where it is read."""
 DEEPEST_CALLS = 10_000
 """Functions that may call each other: JAX traces each of nested loops with some twenty calls."""
 
@@ -94,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         where = "the output" if error.filename is None else repr(error.filename)
-        print(f"autoshard: error: cannot write {where}: {error.strerror}", file=sys.stderr)
+        verb = "write" if error.filename is None or error.errno in FULL else "read or write"
+        print(f"autoshard: error: cannot {verb} {where}: {error.strerror}", file=sys.stderr)
         _close_output()
         return USAGE
     finally:

@@ -56,8 +56,8 @@ def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
     64
     """
     text = str(name_or_path)
-    plain, _, flags = text.rpartition("@")
-    if plain and not text.endswith(".toml"):
+    plain, flags = name_and_flags(text)
+    if flags:
         return _with_flags(load(plain, chips=chips), flags)
     if text.endswith(".toml"):
         if not Path(text).exists():
@@ -93,8 +93,17 @@ def with_flags_named(name: str, flags: str) -> str:
     >>> with_flags_named("h100-64", "recipe"), with_flags_named("h100-64@recipe", "default")
     ('h100-64@recipe', 'h100-64@default')
     """
-    plain, _, told = name.rpartition("@")
-    return f"{plain if plain and not told.endswith('.toml') else name}@{flags}"
+    return f"{name_and_flags(name)[0]}@{flags}"
+
+
+def name_and_flags(text: str) -> tuple[str, str]:
+    """The name or path of a machine, and what it says of its compiler's flags, if anything.
+
+    >>> name_and_flags("h100-64@recipe"), name_and_flags("in@here/mine.toml")
+    (('h100-64', 'recipe'), ('in@here/mine.toml', ''))
+    """
+    plain, _, flags = text.rpartition("@")
+    return (plain, flags) if plain and not text.endswith(".toml") else (text, "")
 
 
 def preset_text(named: Named) -> str:

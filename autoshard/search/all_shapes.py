@@ -29,8 +29,12 @@ from autoshard.solve.state import OPTIMAL_GAP
 from autoshard.solve.whole import Look
 from autoshard.units import format_bytes
 
-SMALLER = "take more chips, a smaller batch, or save less (--remat search, --remat offload)"
-"""What to do where nothing fits whatever the limit."""
+SMALLER = {
+    "respect": "take more chips, a smaller batch, or save less (--remat search, --remat offload)",
+    "search": "take more chips, a smaller batch, or the memory of the host (--remat offload)",
+    "offload": "take more chips or a smaller batch",
+}
+"""What to do where nothing fits whatever the limit, by what is searched already."""
 LIMIT_SECONDS = 15.0
 """Seconds to find the smallest memory limit that works on a mesh shape.
 
@@ -264,12 +268,13 @@ def _failure(searcher: MeshSearcher) -> Exception:
     if math.isinf(smallest):
         least = min(_least_bytes(result.built.problem) for result in searcher.found.values())
         return InfeasibleError(
-            f"{said}; every one needs {format_bytes(least + reserved)} or more; {SMALLER}"
+            f"{said}; every one needs {format_bytes(least + reserved)} or more; "
+            f"{SMALLER[searcher.remat]}"
         )
     chip = searcher.machine.chip
     repair = f"try --memory-limit {limit_for(smallest)}"
     if smallest > chip.memory_bytes:
-        repair = f"a {chip.name} has {format_bytes(chip.memory_bytes)}; {SMALLER}"
+        repair = f"a {chip.name} has {format_bytes(chip.memory_bytes)}; {SMALLER[searcher.remat]}"
     return InfeasibleError(
         f"{said}; the smallest limit for which one was found is {format_bytes(smallest)}: {repair}",
         least_bytes=smallest,

@@ -68,7 +68,8 @@ class MeshSearcher:
     shape may have none. With `seeks_limit`, an infeasible search reports the smallest memory limit
     that works, which takes several searches. Limits on collectives count the collectives that a
     plan has on `counted_on`, by default on `machine`. `wider` has the facts for mesh shapes on
-    which requirements need kernels to be cut in two in more places.
+    which requirements need kernels to be cut in two in more places. `remat` says what is searched
+    besides: another search may choose what this one's program saves.
     """
 
     program: Program
@@ -95,6 +96,7 @@ class MeshSearcher:
     folded: Folded | None = None
     wider: dict[tuple[int, ...], Facts] = field(default_factory=dict)
     priced: dict[tuple[int, ...], StepPrices] = field(default_factory=dict)
+    remat: str = "respect"
 
     def left(self) -> float:
         """Return the seconds left until the time limit."""

@@ -6,6 +6,8 @@ best plan without them, and what that plan breaks.
 
 from __future__ import annotations
 
+import time
+
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import fits, needed_bytes
@@ -35,22 +37,19 @@ def baseline_rows(
     """Return a row per scheme, solved on the coarsest mesh that can express it.
 
     Each row comes with the scheme's plan and its prices, or None if it does not fit. Together they
-    take the time that is left, and a little more where the search has taken it; each has the
+    take the time that is left, and a little more, however much the search has taken; each has the
     `least` seconds at least.
 
     Raises:
       KeyboardInterrupt: an interrupt came while a scheme was solved.
     """
     more = max(GRACE_SECONDS, GRACE * searcher.time_limit)
-    return [
-        _row(
-            searcher,
-            shape,
-            scheme,
-            max((searcher.left() + more) / (len(SCHEMES) - number), least),
-        )
-        for number, scheme in enumerate(SCHEMES)
-    ]
+    until = time.monotonic() + max(searcher.left(), 0.0) + more
+    rows = []
+    for number, scheme in enumerate(SCHEMES):
+        seconds = (until - time.monotonic()) / (len(SCHEMES) - number)
+        rows.append(_row(searcher, shape, scheme, max(seconds, least)))
+    return rows
 
 
 def _row(

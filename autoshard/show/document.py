@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import metadata, resources
 
-from autoshard.show.html import Markup, element, join
+from autoshard.show.html import Markup, element, in_pieces, join
 from autoshard.show.verdict import Answer
 from autoshard.units import held_together
 
 Section = tuple[str, str, Markup | None]
 """Key, title and content; a section without content is left out."""
-_OPTION = re.compile(r"(?<!\S)(--[a-z][\w-]*(?: [\w.-]*\w)?)")
 _BUTTON = re.compile(r"<button\b[^>]*>(.*?)</button>", re.DOTALL)
 PACKAGES = ("autoshard", "jax", "jaxlib", "numpy", "scipy", "ortools", "highspy")
 
@@ -58,7 +57,7 @@ def head(
             "div",
             element("div", one.question, class_="question"),
             element("div", held_together(one.said), class_=f"said{colours[one.good]}"),
-            element("div", *_in_pieces(held_together(one.detail)), class_="detail"),
+            element("div", *in_pieces(held_together(one.detail), "code"), class_="detail"),
             class_="answer",
         )
         for one in answers
@@ -70,12 +69,6 @@ def head(
         element("div", *boxes, class_=f"answers of{len(boxes)}"),
         *(element("p", f"Left out: {why}", class_="warn") for why in missing),
     )
-
-
-def _in_pieces(text: str) -> Iterator[Markup | str]:
-    """A text whose options, such as `--remat search`, stay in one line."""
-    for k, part in enumerate(_OPTION.split(text)):
-        yield element("code", part, class_="whole") if k % 2 else part
 
 
 def fragment(*content: Markup | None) -> Markup:

@@ -6,12 +6,14 @@ element("p", "a < b", class_="note")  ->  <p class="note">a &lt; b</p>
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autoshard.units import visible
 
 VOID = frozenset({"meta", "wbr", "br"})
+_OPTION = re.compile(r"(?<!\S)(--[a-z][\w-]*(?: [\w.@=,:*-]*\w)?)")
 
 
 class Markup(str):
@@ -46,6 +48,15 @@ def join(*children: Child) -> Markup:
 
 def _escaped(child: str) -> str:
     return child if isinstance(child, Markup) else html.escape(visible(child))
+
+
+def in_pieces(text: str, tag: str) -> Iterator[Child]:
+    """A text whose options, such as `--remat search`, are elements that stay in one line."""
+    if isinstance(text, Markup):
+        yield text
+        return
+    for k, part in enumerate(_OPTION.split(text)):
+        yield element(tag, part, class_="whole") if k % 2 else part
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,8 @@ def table(
             cell = cell if isinstance(cell, Cell) else Cell(cell)
             order = None if cell.order is None else repr(float(cell.order))
             head = column.heading if cards else None
-            cells.append(element("td", cell.text, class_=kind, data_order=order, data_heading=head))
+            parts = in_pieces(cell.text, "span") if kind == "code" else (cell.text,)
+            cells.append(element("td", *parts, class_=kind, data_order=order, data_heading=head))
         lines.append(element("tr", *cells))
     return element(
         "div",

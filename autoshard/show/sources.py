@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-from autoshard.machine.load import load, preset_text
+from autoshard.files import read_text
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load, name_and_flags, preset_text
 from autoshard.machine.names import parse_name
 
 _ENTRY = re.compile(r"""^\s*([\w."-]+)\s*=\s*((?:"[^"]*"|\[[^\]]*\]|[^#\[])*?)\s*(?:#\s*(.*))?$""")
@@ -26,13 +27,16 @@ class Figure:
 def machine_text(name: str) -> str:
     """The file of a machine that `autoshard.load_machine` knows by this name or path.
 
+    Flags of its compiler (`@recipe`) are in no file.
+
     Raises:
       MachineError: there is none.
     """
-    if name.endswith(".toml") and Path(name).is_file():
-        return Path(name).read_text(encoding="utf-8")
     load(name)
-    return preset_text(parse_name(name))
+    plain, _ = name_and_flags(name)
+    if plain.endswith(".toml"):
+        return read_text(plain, "the machine", error=MachineError)
+    return preset_text(parse_name(plain))
 
 
 def figures(text: str) -> tuple[Figure, ...]:

@@ -24,8 +24,8 @@ from autoshard.units import format_bytes, format_gap, format_percent, format_sec
 
 NEARLY_FULL = 0.95
 """From this share of the memory limit on, memory is named among what binds."""
-NOTHING = 5e-4
-"""A gain below this share of the step is none."""
+NOTHING, WORTH = 5e-4, 0.01
+"""A gain below the first share of the step is none; one below the second is no news."""
 CLOSE = 0.05
 """A gap up to this is good news: other plans that are found by hand differ by more."""
 
@@ -83,7 +83,8 @@ def verdict(
     if found is not None:
         line = f"{which.said}: {line}"
     if (best := _best(plan, advice)) is not None:
-        line += f"; {best.what} would save {format_percent(best.saved(plan))}"
+        if best.saved(plan) >= WORTH:
+            line += f"; {best.what} would save {format_percent(best.saved(plan))}"
     elif _more_memory(plan, gains) is None and gains and _gain(plan, gains[0]) >= NOTHING:
         line += f"; {helps.said} would save {_saved(plan, gains[0])}"
     return Verdict(f"{line[0].upper()}{line[1:]}.", answers)

@@ -19,7 +19,7 @@ import jax
 from autoshard.cost.step_prices import StepPrices
 from autoshard.machine.compiler import sets_of_flags, with_flags
 from autoshard.machine.file import MachineError
-from autoshard.machine.load import with_flags_named
+from autoshard.machine.load import load, with_flags_named
 from autoshard.machine.machine import Machine
 from autoshard.machine.numbers import with_numbers
 from autoshard.models.find import Found, ProgramError, find, size_names
@@ -268,8 +268,7 @@ def _chips(plan: Plan, prices: StepPrices, larger: _Larger | None) -> Iterator[A
     """Twice the chips, along the axis for which that is best; with twice the batch, if need be."""
     machine = prices.machine
     try:
-        same = machine_of(machine.family, machine.chips)
-        more = machine_of(machine.family, MORE * machine.chips)
+        same, more = (_alike(machine, times * machine.chips) for times in (1, MORE))
     except MachineError:
         return
     if (same.chip, same.network) != (machine.chip, machine.network):
@@ -280,6 +279,13 @@ def _chips(plan: Plan, prices: StepPrices, larger: _Larger | None) -> Iterator[A
         batch = f"{what}, and a batch of {MORE * larger.before:,}"
         for one in _grown(plan, more, larger.program, None, batch):
             yield replace(one, work=MORE, how=f"{one.how}, {larger.how}")
+
+
+def _alike(machine: Machine, chips: int) -> Machine:
+    """So many chips of the machine's family, under its flags. Raises MachineError."""
+    found = machine_of(machine.family, chips)
+    flags = machine.chip.compiler.flags
+    return found if flags == "default" else load(with_flags_named(found.name, flags))
 
 
 def _grown(

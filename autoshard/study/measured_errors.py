@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoshard.machine.load import name_and_flags
 from autoshard.machine.names import parse_name
 from autoshard.units import format_percent
 
@@ -63,7 +64,7 @@ def measured_text(machine: str) -> str:
     >>> measured_text("v5p-64")
     'of 16 published training runs of decoders on v5p, steps are predicted 11.2 % off (median)'
     """
-    chip = PRESETS.get(parse_name(machine).family)
+    chip = PRESETS.get(parse_name(name_and_flags(machine)[0]).family)
     if chip is None:
         return (
             f"no measured run on such chips is known; of {ALL.runs} {KIND} on others, "

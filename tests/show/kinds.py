@@ -60,6 +60,7 @@ QUERIES = (jax.ShapeDtypeStruct((1, 4096, 1, 128), jnp.bfloat16),) * 3
 QUICK = {
     "a step of decoding": ("llama3-1b-decode:tiny", "h100-8", {"mesh": {"x": 2, "y": 4}}),
     "a kernel in a ring": ("attention", "h100-8", {"mesh": {"x": 8}}),
+    "flags of a recipe": ("mlp:tiny", "h100-8@recipe", {"mesh": {"x": 8}}),
 }
 SLOW = {
     "experts": ("mixtral-8x7b:tiny", "v5e-8", {"mesh": {"x": 2, "y": 4}}),

@@ -26,3 +26,13 @@ def test_tables_have_orders_for_numbers():
     assert found.tables == [[["name", "bytes"], ["<x>", "1 KiB"], ["y", "-"]]]
     assert [value for _, name, value in found.attributes if name == "data-order"] == ["1024.0"]
     assert "sorts" in [value for _, name, value in found.attributes if name == "class"]
+
+
+def test_options_in_cells_of_code_stay_in_one_line():
+    row = ("take 16 chips: --machine v5p-16@recipe --mesh x=8,y=2, batch=8",)
+    made = table([Column("how", code=True)], [row])
+    assert '<span class="whole">--machine v5p-16@recipe</span>' in made
+    assert '<span class="whole">--mesh x=8,y=2</span>, batch=8' in made
+    assert read(made).tables[0][1] == [row[0]]
+    bold = table([Column("how", code=True)], [(element("b", "--mesh x"),)])
+    assert "<b>--mesh x</b>" in bold

@@ -221,7 +221,9 @@ def test_the_8b_step_on_64_chips():
 def test_every_figure_of_a_machine_has_its_row(family):
     import tomllib
 
-    text = machine_text(f"{family}-8" if family != "gb200-nvl72" else "gb200-nvl72-72")
+    name = f"{family}-8" if family != "gb200-nvl72" else "gb200-nvl72-72"
+    text = machine_text(name)
+    assert machine_text(f"{name}@default") == text
     found = figures(text)
     table = tomllib.loads(text)
     levels = table.pop("network")

@@ -52,6 +52,13 @@ def test_batch_and_chips_are_priced_as_the_larger_step_is():
         assert not any("batch" in one.what for one in advice(plan, prices, step))
 
 
+def test_twice_the_chips_keep_the_flags_of_the_compiler():
+    found, plan, prices = planned("mlp:tiny,batch=64", "h100-8@recipe", {"x": 8})
+    told = {one.what: one for one in advice(plan, prices, found)}
+    chips = told["16 chips, and a batch of 128"]
+    assert chips.how.startswith("--machine h100-16@recipe --mesh x=16")
+
+
 def step(weights, x):
     def layer(x, w):
         return jnp.tanh(x @ w), None

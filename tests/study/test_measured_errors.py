@@ -34,7 +34,7 @@ def test_figures_are_those_of_the_page_of_results():
 
 def test_what_is_said_of_a_machine_are_the_figures_of_its_chip():
     chips = rows("chip")
-    for machine, chip in (("2xv5p-64", "v5p"), ("4xa3-megagpu-8g", "H100")):
+    for machine, chip in (("2xv5p-64@recipe", "v5p"), ("4xa3-megagpu-8g", "H100")):
         assert measured_text(machine) == (
             f"of {chips[chip].runs} published training runs of decoders on {chip}, steps are "
             f"predicted {100 * chips[chip].error:.1f} % off (median)"

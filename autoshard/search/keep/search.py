@@ -112,8 +112,8 @@ class _Search:
     """The state of one search: the choices tried so far, and the best of them."""
 
     def __init__(self, program: Program, machine: Machine, asked: SearchOptions) -> None:
-        self.machine, self.saves = machine, asked.remat != "respect"
-        self.offloads = asked.remat == "offload"
+        self.machine, self.remat = machine, asked.remat
+        self.saves, self.offloads = asked.remat != "respect", asked.remat == "offload"
         self.asked = replace(asked, remat="respect", accumulate=(1,))
         self.started = time.monotonic()
         self.trials: list[Trial] = []
@@ -325,7 +325,7 @@ class _Search:
             program = resaved(program, choice.saved, away, prefetch=choice.prefetch)
         searcher, _ = prepare(program, self.machine, asked, known)
         cutoff = min((one.objective for one in self.trials), default=float("inf"))
-        searcher.cutoff = cutoff
+        searcher.cutoff, searcher.remat = cutoff, self.remat
         title = WRITTEN if choice is None else choice.title
         title = named(title, microbatches_of(base.step))
         trial = Trial(title, base.step, program, searcher, searcher.ideal)
@@ -370,6 +370,7 @@ class _Search:
     def _everywhere(self, program: Program, asked: SearchOptions) -> list[Plan]:
         """The plans of one choice on all mesh shapes."""
         searcher, shapes = prepare(program, self.machine, asked)
+        searcher.remat = self.remat
         return finish(searcher, explore_fitting(searcher, shapes), asked)
 
     def _proven(self, plan: Plan, best: Trial) -> Plan:

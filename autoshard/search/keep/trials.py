@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -123,7 +124,8 @@ def best_of(trials: Sequence[Trial], *, by_bytes: bool, by_schedule: bool) -> Tr
 
 def said_of(best: Trial, others: Sequence[Trial]) -> str:
     """What was chosen to be saved, and among what."""
-    titles = ", ".join(one.title for one in others)
+    times = Counter(one.title for one in others)
+    titles = ", ".join(title if n == 1 else f"{title} ({n} of them)" for title, n in times.items())
     return (
         f"what is saved for the backward pass: {best.title}, the best of "
         f"{counted(len(others) + 1, 'choice')} (the others: {titles or 'none'}); no choice between "

@@ -92,6 +92,22 @@ def test_it_is_chosen_where_nothing_else_fits_and_not_in_ample_memory(program):
     assert kinds == {("to_host", LAYERS), ("from_host", LAYERS)}
 
 
+@pytest.mark.parametrize(
+    ("remat", "repair"),
+    [
+        ("respect", "a smaller batch, or save less (--remat search, --remat offload)"),
+        ("search", "a smaller batch, or the memory of the host (--remat offload)"),
+        ("offload", "take more chips or a smaller batch"),
+    ],
+)
+def test_what_is_proposed_where_nothing_fits_is_not_what_was_asked_for(program, remat, repair):
+    machine = toy_machine(2)
+    small = replace(machine, chip=replace(machine.chip, memory_bytes=0.01 * STACK))
+    with pytest.raises(InfeasibleError) as caught:
+        search(program, small, remat=remat, **OPTIONS)
+    assert str(caught.value).endswith(repair)
+
+
 def test_more_is_saved_where_it_moves_to_the_host_beside_the_forward_pass():
     step = trace(jax.grad(wide), *stacked_arguments((LAYERS,), 2048, 32, 64))
     toy = toy_machine(2)
