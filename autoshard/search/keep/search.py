@@ -75,7 +75,7 @@ from autoshard.units import format_seconds
 FIRST, OTHERS, TRIALS, PARTS = 0.35, 0.5, 0.6, 0.75
 """Until which fractions of the time limit the first two choices are planned, the other proposals
 are, those at the prices of a plan are, and those with a loop in two parts are."""
-SHARES = (1.0, 0.6)
+SHARES = (1.0, 0.6, 0.3)
 """Of the seconds of the forward pass, how much of them transfers to the host may take."""
 DIVISIONS = 4
 """So many turns are tried at which the second part of a loop may begin."""

@@ -5,9 +5,8 @@ activations are requirements; the solver completes the rest at its best, and the
 any other, in the order in which the compiler runs it. Nothing is searched over meshes, microbatches
 or remat. Our own plan has all of the mesh free, and the memory that the run's own took; it is held
 to the run's configuration as the same compiler would run it, not as another framework does. Of a
-pipeline our own plan has the whole machine as one mesh, and no pipeline. Of others, it is the best
-of the run's configuration, of plans on its mesh, and of plans on any mesh that also choose what is
-kept.
+pipeline our own plan has the whole machine as one mesh, and no pipeline. What it chooses is in
+`autoshard.study.measured.ours`.
 
 A pipeline is priced by its stages (`autoshard.study.measured.stages`). Runs that differ in nothing
 that is asked have one price, which is remembered.
@@ -15,7 +14,6 @@ that is asked have one price, which is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoshard.machine.machine import Machine
@@ -23,21 +21,18 @@ from autoshard.models.annotate import RulesError
 from autoshard.models.training import Step
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
-from autoshard.program.trace import Program, trace
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import prices_of
-from autoshard.search.options import Remat as Keep
 from autoshard.search.prepare import MeshError
-from autoshard.search.search import search
 from autoshard.study.measured.compiled import compiled
 from autoshard.study.measured.completed import (
     ANY,
     completed,
-    free_step,
     ruled_program,
     ruled_step,
 )
 from autoshard.study.measured.eager import eager_bytes, eager_seconds
+from autoshard.study.measured.ours import our_plan
 from autoshard.study.measured.question import (
     Question,
     Remat,
@@ -62,6 +57,7 @@ class Answer:
       own_seconds: of the run's own configuration, where `ours_seconds` is held to it.
       ours_seconds: of our own plan.
       ours_mesh: of our own plan.
+      ours_choices: what it does otherwise beside its mesh: microbatches, stacks on the host.
       own_compiled, ours_compiled: seconds of a step of these two, by the compiler of the machine.
       own_compiled_gib, ours_compiled_gib: of one device, likewise.
       status: `priced`, or why it is not; and what was taken to be so, after semicolons.
@@ -79,6 +75,7 @@ class Answer:
     own_seconds: float | None = None
     ours_seconds: float | None = None
     ours_mesh: str = ""
+    ours_choices: str = ""
     own_compiled: float | None = None
     ours_compiled: float | None = None
     own_compiled_gib: float | None = None
@@ -135,43 +132,21 @@ def _beaten(told: Answer, asked: Question, price: _Price, ours: float, compiles:
     machine = asked.machine if asked.pipeline is None else asked.pipeline.machine
     limit = max(price.needed_bytes, machine.chip.usable_bytes + asked.offloaded)
     told = replace(told, own_seconds=price.planned_seconds)
-    step = free_step(asked, price.remat)
-    free = trace(step.fn, *step.args, **step.options)
-    asks: list[tuple[Program, Mapping[str, int] | None, Keep]] = [(free, None, "search")]
-    if price.plan is not None:
-        mesh = dict(asked.rules.mesh)
-        ruled = ruled_program(asked, price.remat)
-        asks = [(ruled, mesh, "respect"), (free, mesh, "search"), *asks]
-    found, origin, faults = price.plan, None, []
-    for program, mesh, remat in asks:
-        try:
-            plan = search(
-                program,
-                machine,
-                mesh=mesh,
-                memory_limit=limit,
-                time_limit=ours / len(asks),
-                baselines=False,
-                constraints=False,
-                start=price.plan,
-                remat=remat,
-            )
-        except (InfeasibleError, NoPlanError, MeshError) as error:
-            faults.append(_line(error))
-            continue
-        if found is None or plan.estimate.expected_seconds < found.estimate.expected_seconds:
-            found, origin = plan, program
-    if found is None:
-        return replace(told, status=f"{told.status}; our own plan: {faults[0]}")
-    mesh = str(found.mesh)
-    told = replace(told, ours_seconds=found.estimate.expected_seconds, ours_mesh=mesh)
+    own = None if price.plan is None else (price.plan, ruled_step(asked, price.remat))
+    found = our_plan(asked, machine, price.remat, price.plan, memory_limit=limit, time_limit=ours)
+    if isinstance(found, str):
+        return replace(told, status=f"{told.status}; our own plan: {found}")
+    told = replace(
+        told,
+        ours_seconds=found.seconds,
+        ours_mesh=str(found.plan.mesh),
+        ours_choices=found.choices(asked),
+    )
     if not compiles:
         return told
-    if price.plan is None:
+    if own is None:
         return replace(told, status=f"{told.status}; not compiled: its configuration is a pipeline")
-    own = (price.plan, ruled_step(asked, price.remat))
-    best = (found, step if origin is free else own[1])
-    return _judged(told, own, best, machine, compiles)
+    return _judged(told, own, (found.plan, found.step), machine, compiles)
 
 
 def _judged(
