@@ -52,9 +52,8 @@ def search_figures(rows: Rows) -> Iterator[Figure]:
         value = float(published) if published and published[0].isdigit() else None
         total = _number(row, "total")
         yield Figure("search", name, "seconds", total, "s", "less", peer, value, value, note)
-        gap = row.get("gap", "").rstrip(" %")
-        share = float(gap) / 100 if gap else None
-        yield Figure("search", name, "gap", share, "", "less", target=0.001, note=note)
+        gap = _number(row, "gap")
+        yield Figure("search", name, "gap", gap, "", "less", target=0.001, note=note)
 
 
 def iopddl_figures(rows: Rows) -> Iterator[Figure]:

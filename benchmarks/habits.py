@@ -45,6 +45,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,7 +146,8 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
     if not effects and not errors:
         raise CommandError(f"{options.kept!r} has no compiled plans that are still in the cache")
     reasons = {habit.name: habit.kept_for for habit in habits}
-    rows = Rows(WORTH, WORTH_WIDTHS)
+    formats = dict.fromkeys(ERRORS, partial(format_percent, form="+.2f"))
+    rows = Rows(WORTH, WORTH_WIDTHS, {**formats, "buys": partial(format_percent, form=".2f")})
     options.told = rows.kept
     for name in (*names, TOGETHER):
         one = worth(name, effects)
@@ -154,8 +156,8 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
         rows.add(
             {
                 "habit": one.habit, "plans": one.plans, "changed": one.changed, "moved": one.moved,
-                **{word: format_percent(getattr(one, word), "+.2f") for word in ERRORS},
-                "buys": format_percent(one.buys, ".2f"), "worth it": one.verdict,
+                **{word: getattr(one, word) for word in ERRORS},
+                "buys": one.buys, "worth it": one.verdict,
                 "group": one.group,
                 "kept for": reason.kind if (reason := reasons.get(name)) else "",
             }

@@ -20,6 +20,7 @@ import itertools
 import json
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from autoshard.units import format_percent
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     models = ("8b", "405b") if options.model == "both" else (options.model,)
     layers = [int(number) for number in options.layers.split(",")]
     axes = [int(number) for number in options.axes.split(",")]
-    rows = Rows(COLUMNS, WIDTHS)
+    rows = Rows(COLUMNS, WIDTHS, {"gap": partial(format_percent, form=".2f")})
     options.told = rows.kept
     for model, count, form, number in itertools.product(
         models, layers, options.forms.split(","), axes
@@ -101,7 +102,7 @@ def measure_row(row: dict[str, Any]) -> dict[str, Any]:
         "ops": len(program.ops),
         "objective": plan.proof.objective,
         "bound": plan.proof.bound,
-        "gap": format_percent(plan.proof.gap, ".2f"),
+        "gap": plan.proof.gap,
     }
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +77,27 @@ def line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 class Rows:
-    """Prints a table row by row as it is measured, and writes it as CSV at the end."""
+    """Prints a table row by row as it is measured, and writes it as CSV at the end.
 
-    def __init__(self, columns: Sequence[str], widths: Sequence[int]) -> None:
+    `formats` says how numbers of a column are printed; what is kept and written is the number.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        widths: Sequence[int],
+        formats: Mapping[str, Callable[[float], str]] | None = None,
+    ) -> None:
         self.columns = columns
         self.widths = widths
+        self.formats = formats or {}
         self.kept: list[dict[str, Any]] = []
         self._print(columns)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Print and keep one row."""
         self.kept.append(dict(row))
-        self._print([_cell(row.get(column, "")) for column in self.columns])
+        self._print([self._cell(column, row.get(column, "")) for column in self.columns])
         if row.get("error"):
             print(paragraph(str(row["error"]), indent=INDENT), flush=True)
 
@@ -103,6 +112,11 @@ class Rows:
             writer.writerows(self.kept)
         if not quiet:
             print(f"autoshard: wrote {path}", file=sys.stderr)
+
+    def _cell(self, column: str, value: Any) -> str:
+        if column in self.formats and isinstance(value, int | float):
+            return self.formats[column](value)
+        return _cell(value)
 
     def _print(self, cells: Sequence[str]) -> None:
         print(line(cells, self.widths), flush=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.cli.rows import line, measure
+from autoshard.cli.rows import Rows, line, measure
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,12 @@ def test_a_row_goes_on_where_the_terminal_ends(monkeypatch):
     assert line(("one", "1", "", "4"), widths) == "     one       1\n                  4"
     monkeypatch.setattr("autoshard.cli.rows.is_terminal", lambda: False)
     assert line(("name", "a", "bb", "c"), widths) == "    name       a         bb     c"
+
+
+def test_what_is_kept_of_a_column_with_a_format_is_its_number(capsys, tmp_path):
+    rows = Rows(("name", "gap"), (4, 7), {"gap": "{:.1%}".format})
+    rows.add({"name": "a", "gap": 0.125})
+    rows.add({"name": "b", "gap": ""})
+    assert capsys.readouterr().out.split() == ["name", "gap", "a", "12.5%", "b"]
+    rows.write(str(tmp_path / "rows.csv"), quiet=True)
+    assert (tmp_path / "rows.csv").read_text().split() == ["name,gap", "a,0.125", "b,"]
