@@ -54,11 +54,13 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
     if asked.by_schedule and free_mesh and waits:
         found = fastest_scheduled(searcher, found, demands)
     rows = baseline_rows(searcher, found.shape) if asked.baselines and waits else []
-    best, schemes = _best_of(searcher, found, rows, demands, asked)
+    best, schemes, dearer = _best_of(searcher, found, rows, demands, asked)
     if waits and not fits(best[3].estimate, searcher.limit):
         # A scheme may fit in the order in which the compiler runs it.
         more = baseline_rows(searcher, found.shape, least=SCHEME_SECONDS)
-        best, _ = _best_of(searcher, found, more, demands, asked)
+        best, _, dearer = _best_of(searcher, found, more, demands, asked)
+    if dearer:
+        found = replace(found, limit_hit=LimitHit.COMPILER)
     if free_mesh:
         best = _coarsest(searcher, best, demands)
     shape, decisions, _, evaluation = best
@@ -112,10 +114,14 @@ def _machine_notes(searcher: MeshSearcher) -> list[str]:
 
 
 class _Best(NamedTuple):
-    """The plan of a search, and the well-known schemes that fit."""
+    """The plan of a search, and the well-known schemes that fit.
+
+    `dearer` says that the plan is one of these, and costs more than what the solver has found.
+    """
 
     plan: Priced
     schemes: list[Priced]
+    dearer: bool
 
 
 def _best_of(
@@ -142,7 +148,9 @@ def _best_of(
         return False, worth * (evaluation.estimate.expected_seconds + dues)
 
     schemes = [scheme for _, scheme in rows if scheme is not None]
-    return _Best(min([own, *schemes], key=rank), schemes)
+    best = min([own, *schemes], key=rank)
+    paid, least = best[3].estimate.step_seconds, own[3].estimate.step_seconds
+    return _Best(best, schemes, fits(own[3].estimate, searcher.limit) and paid > least)
 
 
 def _coarsest(searcher: MeshSearcher, best: Priced, demands: Demands) -> Priced:
