@@ -6,16 +6,18 @@ still leave too little room, so that everything on the host is tried with them t
 cost is not asked here: a plan of the choice prices them, and hides them behind kernels.
 
 Where a plan was found, the host is more room (`beside`): what moves there while the forward pass
-runs costs no time, so that as much may be saved besides what fits the device.
+runs costs no time, so that as much may be saved besides what fits the device. Where a compiler
+fetches a stack no earlier than the turn that reads it, one product more is offered, too (`alone`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from autoshard.machine.host import Host
 from autoshard.machine.machine import Machine
+from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Program
 from autoshard.program.keep import Residuals, find_residuals
 from autoshard.search.keep.priced import Rates, cheapest
@@ -24,6 +26,10 @@ from autoshard.units import counted, format_bytes
 
 MOST = 4
 """So many choices are offered with stacks on the host."""
+SHARES = (1.0, 0.6)
+"""Of the seconds of the forward pass, how much of them transfers to the host may take."""
+ALONE = 3
+"""So many products are offered to lie there alone."""
 
 
 def offloaded(
@@ -61,6 +67,47 @@ def offloaded(
             title = f"{choice.title}, {len(away)} of {counted(len(sizes), 'stack')} on the host"
             found.append(replace(choice, title=title, offloaded=frozenset(away)))
     return found[:MOST]
+
+
+def on_host(
+    residuals: Residuals, rates: Rates, saved: Collection[str], machine: Machine
+) -> list[Proposal]:
+    """Choices with stacks on the host at the prices of a plan with none there; none twice.
+
+    Args:
+      residuals: the candidates of the program.
+      rates: what they cost in the plan.
+      saved: the names of what the plan saves.
+      machine: with a host.
+    """
+    made = [beside(residuals, rates, machine, share) for share in SHARES]
+    made += alone(residuals, rates, saved, machine)
+    return [one for one in dict.fromkeys(made) if one is not None]
+
+
+def alone(
+    residuals: Residuals, rates: Rates, saved: Collection[str], machine: Machine
+) -> list[Proposal]:
+    """What a plan saves and one product more on the host, the dearest to compute again first.
+
+    For XLA:TPU, which fetches a stack in the turn that reads it: one that is read after others were
+    computed again comes beside that, and of several the first has nothing to come beside.
+    """
+    host = machine.host
+    if host is None or machine.chip.compiler.name != "xla:tpu":
+        return []
+    stacks = set(residuals.on_stacks(saved))
+    anew = sum(rates.again[name] for name in rates.again.keys() - stacks)
+    products = {one.name for one in residuals.values if is_matrix_op(one.primitive)}
+    found = []
+    for name in sorted(products & rates.dear - stacks, key=lambda one: -rates.again[one]):
+        size, left = rates.bytes[name], anew - rates.again[name]
+        if size / host.rate("from_host") > left or size > host.bytes_per_chip:
+            continue
+        if name in residuals.stacks({*stacks, name}):  # it is read, with the others there
+            title = f"what the best so far saves, and {name} on the host"
+            found.append(Proposal(title, frozenset((*stacks, name)), frozenset([name])))
+    return found[:ALONE]
 
 
 def beside(residuals: Residuals, rates: Rates, machine: Machine, share: float) -> Proposal | None:

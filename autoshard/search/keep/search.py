@@ -39,7 +39,7 @@ from autoshard.search.keep.accumulate import (
     microbatches_of,
 )
 from autoshard.search.keep.kept_values import kept_values
-from autoshard.search.keep.offload import beside, offloaded, waiting
+from autoshard.search.keep.offload import offloaded, on_host, waiting
 from autoshard.search.keep.parts import divided
 from autoshard.search.keep.priced import (
     Place,
@@ -75,8 +75,6 @@ from autoshard.units import format_seconds
 FIRST, OTHERS, TRIALS, PARTS = 0.35, 0.5, 0.6, 0.75
 """Until which fractions of the time limit the first two choices are planned, the other proposals
 are, those at the prices of a plan are, and those with a loop in two parts are."""
-SHARES = (1.0, 0.6, 0.3)
-"""Of the seconds of the forward pass, how much of them transfers to the host may take."""
 DIVISIONS = 4
 """So many turns are tried at which the second part of a loop may begin."""
 ROOM = (1.0, 1.5)
@@ -207,14 +205,16 @@ class _Search:
                 vain = vain + 1 if again else 0
 
     def _beside(self) -> None:
-        """Plan choices with as much on the host as moves there beside the forward pass."""
+        """Plan choices with as much on the host as moves there beside other work."""
         whole = (one for one in self.trials if self.offloads and not hosted_by(one.program))
         best = min(whole, key=lambda one: one.objective, default=None)
         if best is None or best.plan is None or best.explored is None:
             return
-        known, base = self._rates(best), Base(best.base, None, ())
-        made = (beside(*known, self.machine, share) for share in SHARES)
-        choices = [(base, choice) for choice in dict.fromkeys(made) if choice is not None]
+        base = Base(best.base, None, ())
+        residuals, rates = self._rates(best)
+        saved = saved_by(best.program, residuals)
+        made = on_host(residuals, rates, saved, self.machine)
+        choices = [(base, choice) for choice in made]
         self._tried(choices, [best.explored.shape], PARTS)
 
     def _in_two_parts(self) -> None:

@@ -19,7 +19,8 @@ from autoshard.program.graph import REWRITES
 from autoshard.program.keep import find_residuals
 from autoshard.program.rewritten import resaved
 from autoshard.program.trace import trace
-from autoshard.search.keep.offload import offloaded
+from autoshard.search.keep.offload import alone, offloaded, on_host
+from autoshard.search.keep.priced import Rates
 from autoshard.search.keep.proposals import Proposal
 from autoshard.search.search import InfeasibleError, search
 from tests.helpers import toy_machine
@@ -124,6 +125,30 @@ def test_more_is_saved_where_it_moves_to_the_host_beside_the_forward_pass():
     read = Plan.from_json(json.loads(json.dumps(host.to_json())))
     again = resaved(step, read.options["saved"], read.options["offloaded"], prefetch=True)
     assert again.fingerprint == host.fingerprint
+
+
+def test_one_product_more_lies_on_the_host_of_tpus():
+    step = scanned_layers()
+    residuals = find_residuals(step.written)
+    names = [one.name for one in residuals.values]
+    (product,) = [one.name for one in residuals.values if one.primitive == "dot_general"]
+    machine = load("v5e-2")
+    assert machine.host is not None
+    moved = 0.5 * machine.host.rate("from_host")
+
+    def rates(others: float, dear: frozenset[str] = frozenset(names)) -> Rates:
+        again = {name: 1.0 if name == product else others for name in names}
+        return Rates(dict.fromkeys(names, 0.0), again, dict.fromkeys(names, moved), 0.0, dear)
+
+    (found,) = alone(residuals, rates(0.6), (), machine)
+    assert (found.offloaded, found.saved, found.prefetch) == ({product}, {product}, False)
+    assert found in on_host(residuals, rates(0.6), (), machine)
+    # it moves for longer than the rest takes, is cheap to compute again, or is saved already
+    assert alone(residuals, rates(0.4), (), machine) == []
+    assert alone(residuals, rates(0.6, frozenset()), (), machine) == []
+    assert alone(residuals, rates(0.6), [product], machine) == []
+    # XLA:GPU fetches a turn early
+    assert alone(residuals, rates(0.6), (), load("h100-2")) == []
 
 
 def test_what_is_fetched_a_turn_early_is_there_where_it_is_read():
