@@ -48,6 +48,7 @@ _FUSIONS = ("fusion", "fusion-start")
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _NUMBER = re.compile(r"\d+")
 _CUBLAS_DIMENSIONS = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
+_LIBRARIES = ("__cublas", "__cudnn")
 _CONVOLUTION_TARGETS = {
     # Which of (operand 0, operand 1, result) are the kernel and the output.
     "__cudnn$convForward": (1, 2),
@@ -145,14 +146,28 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
             return 2 * computation.by_name[instruction.operands[1]].bytes
         if instruction.opcode in _SLICES:
             return 2 * instruction.bytes
-        return instruction.bytes + sum(
-            computation.by_name[name].bytes for name in dict.fromkeys(instruction.operands)
+        return (
+            instruction.bytes
+            - _workspace(instruction)
+            + sum(computation.by_name[name].bytes for name in dict.fromkeys(instruction.operands))
         )
     callee = module.computations[instruction.called("calls")[0]]
     return _written(callee) + sum(
         _read(callee, number, computation.by_name[name])
         for number, name in enumerate(instruction.operands)
     )
+
+
+def _workspace(instruction: Instruction) -> int:
+    """Bytes of the array behind a library call's results that it has for itself.
+
+    It is as large as the library may ever want (32 MiB), whatever the call writes there.
+    """
+    target = (instruction.attribute("custom_call_target") or "").strip('"')
+    if instruction.opcode != "custom-call" or not target.startswith(_LIBRARIES):
+        return 0
+    *results, last = instruction.arrays
+    return last.bytes if results and last.dtype in ("s8", "u8") else 0
 
 
 def _scattered(module: Module, computation: Computation, instruction: Instruction) -> int:

@@ -145,6 +145,7 @@ ENTRY %main (p: f32[10,64], q: f32[64], r: f32[1,64], i: s32[], a: f32[8,16], b:
   %w = f32[1,64]{1,0} fusion(%p, %r, %i), kind=kLoop, calls=%update_and_slice
   %t = (f32[8,4]{1,0}, f32[8,16]{1,0}) fusion(%a, %b), kind=kOutput, calls=%two
   %g = f32[8,4]{1,0} custom-call(%a, %b), custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
+  %h = (f32[8,4]{1,0}, s8[33554432]{0}) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
   %s = f32[1,64]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={1,64}
   %v = f32[10,64]{1,0} dynamic-update-slice(%p, %r, %i, %i)
   %n = f32[64]{0} negate(%q)
@@ -161,6 +162,7 @@ ENTRY %main (p: f32[10,64], q: f32[64], r: f32[1,64], i: s32[], a: f32[8,16], b:
         ("w", 0, 4 * (64 + 64 + 64 + 1)),  # the result, the slice, the update, the index
         ("t", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 8 * 16 + 16 * 4)),
         ("g", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 16 * 4)),
+        ("h", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 16 * 4)),  # without the library's workspace
         ("s", 0, 4 * 2 * 64),
         ("v", 0, 4 * 2 * 64),
         ("n", 0, 4 * 2 * 64),
