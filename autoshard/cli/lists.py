@@ -85,8 +85,8 @@ def machines_command(options: argparse.Namespace) -> int:
     print(table(rows, right=(3, 4, 5), indent=0))
     sizes = (
         "Other sizes: FAMILY-CHIPS, FAMILY:4x4x8 for a torus, 2xFAMILY-CHIPS for two slices, "
-        "FAMILY-128-cores where cores are counted, 8xH100 or gb200-nvl72 for GPUs, 4xgpu:h100:8 "
-        "for nodes of SLURM, or a TOML file."
+        "FAMILY-128-cores where cores are counted, 8xH100, 4x8xH100 (four hosts), 8xA100-40GB or "
+        "gb200-nvl72 for GPUs, 4xgpu:h100:8 for nodes of SLURM, or a TOML file."
     )
     print(f"\n{paragraph(sizes)}")
     print("\nHosts of these types, by name, and 4xTYPE for four of them:")
@@ -111,6 +111,7 @@ def _preset(one: Mapping[str, Any]) -> tuple[str, ...]:
 def _as_data(name: str) -> str:
     """Every number of a machine as JSON, in its unit without a prefix."""
     from autoshard.cli.search import find_machine
+    from autoshard.machine.names import google_name, two_meanings
     from autoshard.machine.numbers import numbers, unit_of
     from autoshard.show.sources import figures, machine_text
 
@@ -128,13 +129,20 @@ def _as_data(name: str) -> str:
         }
         for one in numbers(machine)
     ]
-    about = {"machine": machine.name, "chips": machine.chips, "sources": list(machine.sources)}
+    about = {
+        "machine": machine.name,
+        "google_name": google_name(machine.family, machine.chips),
+        "two_meanings": two_meanings(name),
+        "chips": machine.chips,
+        "sources": list(machine.sources),
+    }
     return json.dumps({**about, "numbers": rows})
 
 
 def _machine(name: str) -> str:
     """Every number of a machine, with what its file says of it."""
     from autoshard.cli.search import find_machine
+    from autoshard.machine.names import two_meanings
     from autoshard.machine.numbers import numbers, unit_of
     from autoshard.show.sources import figures, machine_text
     from autoshard.units import format_unit
@@ -150,11 +158,13 @@ def _machine(name: str) -> str:
             value += f" ({format_unit(found.low, unit)} to {format_unit(found.high, unit)})"
         rows.append((one.path, one.name, value, said.get(one.path, "")))
     levels = [f"  {level}" for level in machine.network]
+    meanings = two_meanings(name)
     sources = [f"  {source}" for source in machine.sources]
     return "\n".join(
         [
             f"{machine.name}: {machine.chips} x {machine.chip.name}, for {machine.chip.compiler}",
             *levels,
+            *(["", paragraph(f"note: {meanings}")] if meanings else []),
             "",
             table(rows, right=(2,), indent=0),
             *(["", "sources", *sources] if sources else []),

@@ -27,7 +27,14 @@ from autoshard.machine.compiler import with_flags
 from autoshard.machine.file import MachineError, MachineFile, read
 from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 from autoshard.machine.machine import Machine, Range, moved_ranges
-from autoshard.machine.names import CORES, Named, count_of, machine_types, parse_name
+from autoshard.machine.names import (
+    CORES,
+    Named,
+    count_of,
+    machine_types,
+    name_and_flags,
+    parse_name,
+)
 from autoshard.machine.network import Level, Switch, Torus
 from autoshard.near import did_you_mean
 from autoshard.units import counted
@@ -94,16 +101,6 @@ def with_flags_named(name: str, flags: str) -> str:
     ('h100-64@recipe', 'h100-64@default')
     """
     return f"{name_and_flags(name)[0]}@{flags}"
-
-
-def name_and_flags(text: str) -> tuple[str, str]:
-    """The name or path of a machine, and what it says of its compiler's flags, if anything.
-
-    >>> name_and_flags("h100-64@recipe"), name_and_flags("in@here/mine.toml")
-    (('h100-64', 'recipe'), ('in@here/mine.toml', ''))
-    """
-    plain, _, flags = text.rpartition("@")
-    return (plain, flags) if plain and not text.endswith(".toml") else (text, "")
 
 
 def preset_text(named: Named) -> str:

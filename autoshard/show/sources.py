@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from autoshard.files import read_text
 from autoshard.machine.file import MachineError
-from autoshard.machine.load import load, name_and_flags, preset_text
-from autoshard.machine.names import parse_name
+from autoshard.machine.load import load, preset_text
+from autoshard.machine.names import name_and_flags, parse_name
 
 _ENTRY = re.compile(r"""^\s*([\w."-]+)\s*=\s*((?:"[^"]*"|\[[^\]]*\]|[^#\[])*?)\s*(?:#\s*(.*))?$""")
 _HEADING = re.compile(r"^\s*\[+\s*([^\]]+?)\s*\]+")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoshard.machine.load import name_and_flags
-from autoshard.machine.names import parse_name
+from autoshard.machine.names import name_and_flags, parse_name
 from autoshard.units import format_percent
 
 

@@ -1,7 +1,8 @@
 """Finds the machine of a mesh of JAX devices: the preset of their kind, with as many chips.
 
 The kind is `jax.Device.device_kind` (https://docs.jax.dev/en/latest/jax.html#jax.Device). Vendors
-append more text to the names below. CPU devices stand in for H100s, as nobody plans for CPUs.
+append more text to the names of TPUs below. CPU devices stand in for H100s, as nobody plans for
+CPUs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from jax.sharding import Mesh
 
 from autoshard.lower.interpret import LoweringError
 from autoshard.machine.file import MachineError
+from autoshard.machine.gpu_names import gpu_of
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine, submachine
 from autoshard.units import counted
@@ -28,15 +30,9 @@ KINDS = {
     "TPU v6": "v6e",
     "TPU7x": "v7x",
     "TPU v7": "v7x",
-    "GB200": "gb200-nvl72",
-    "A100": "a100",
-    "H100": "h100",
-    "H200": "h200",
-    "B200": "b200",
-    "MI300X": "mi300x",
     "cpu": "h100",
 }
-"""Presets by a substring of the device kind; the first match applies."""
+"""Presets by a substring of the device kind; the first match applies. GPUs are in `gpu_names`."""
 
 
 def machines_of(
@@ -105,10 +101,14 @@ def this_machine(devices: Sequence[Any] | None = None) -> Machine:
     inside = machine.network[0].chips
     rack = "-nvl" in family and all(inside % host == 0 for host in hosts)
     if hosts not in ({inside}, {len(found)}) and not rack:
+        each = min(hosts)
+        alike = (
+            f"{len(found) // each}x{family}-{each} where each process has a host of its own, or "
+        )
         raise MachineError(
             f"hosts of {' and '.join(map(str, sorted(hosts)))} devices of kind {kind!r}, where the "
-            f"preset {family} has {inside}: "
-            "write a machine file with `size` in its first [[network]]"
+            f"preset {family} has {inside}: name the machine to plan for, as "
+            f"{alike if len(hosts) == 1 else ''}{machine.name}"
         )
     return machine
 
@@ -151,7 +151,13 @@ def machine_of(machine: str | Machine, chips: int) -> Machine:
 
 
 def preset_of(kind: str) -> str | None:
-    """Return the preset of a kind of device, or None."""
+    """Return the preset of a kind of device, with its memory where that is another; or None.
+
+    >>> preset_of("TPU v5 lite"), preset_of("NVIDIA A100-SXM4-40GB"), preset_of("NVIDIA H100 PCIe")
+    ('v5e', 'a100-40gb', None)
+    """
+    if gpu := gpu_of(kind):
+        return gpu[0] if gpu[1] is None else f"{gpu[0]}-{gpu[1]}gb"
     return next((preset for name, preset in KINDS.items() if name in kind), None)
 
 

@@ -25,6 +25,7 @@ from autoshard.machine.compiler import DEFAULTS, Compiler
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import parse
 from autoshard.machine.machine import Machine
+from autoshard.machine.names import name_and_flags
 from autoshard.machine.network import Level, Switch, Torus
 
 _NUMBER_WITH_COMMENT = re.compile(r'^[A-Za-z_]\w*\s*=[^#"\'\[{]*#\s*(.*\S)\s*$')
@@ -32,8 +33,9 @@ _NUMBER_WITH_COMMENT = re.compile(r'^[A-Za-z_]\w*\s*=[^#"\'\[{]*#\s*(.*\S)\s*$')
 
 def file_of(name: str, machine: Machine) -> str:
     """Return the text of the file that `machine` was loaded from by `name`."""
-    if name.endswith(".toml"):
-        return Path(name).read_text(encoding="utf-8")
+    plain = name_and_flags(name)[0]
+    if plain.endswith(".toml"):
+        return Path(plain).read_text(encoding="utf-8")
     folder = resources.files("autoshard") / "machine" / "presets"
     return (folder / f"{machine.family}.toml").read_text(encoding="utf-8")
 

@@ -47,6 +47,7 @@ def gpus(kind, hosts, each):
         (gpus("NVIDIA H100 80GB HBM3", 1, 8), "h100-8"),
         (gpus("NVIDIA H100 80GB HBM3", 1, 4), "h100-4"),
         (gpus("NVIDIA A100-SXM4-80GB", 4, 8), "a100-32"),
+        (gpus("NVIDIA A100-SXM4-40GB", 1, 8), "8xa100-40gb"),
         (gpus("NVIDIA GB200", 18, 4), "gb200-nvl72-72"),
     ],
 )
@@ -60,5 +61,10 @@ def test_what_no_preset_is_like_says_what_to_write():
         autoshard.this_machine(jax.devices())
     with pytest.raises(MachineError, match="kind 'NVIDIA L4': name the machine"):
         this_machine(gpus("NVIDIA L4", 1, 4))
-    with pytest.raises(MachineError, match=r"hosts of 4 devices .* where the preset h100 has 8"):
+    with pytest.raises(MachineError, match="kind 'NVIDIA H100 PCIe': name the machine"):
+        this_machine(gpus("NVIDIA H100 PCIe", 1, 4))
+    said = (
+        r"hosts of 4 devices .* the preset h100 has 8: name the machine .* as 4xh100-4 where each"
+    )
+    with pytest.raises(MachineError, match=said):
         this_machine(gpus("NVIDIA H100 80GB HBM3", 4, 4))
