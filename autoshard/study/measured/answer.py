@@ -43,6 +43,7 @@ from autoshard.study.measured.question import (
 )
 from autoshard.study.measured.stages import piped
 from autoshard.study.measured.table import Run
+from autoshard.study.measured.unrolled import joined_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +216,9 @@ def _priced(asked: Question, time_limit: float) -> _Price:
                 plan = completed(program, asked, limit, time_limit)
                 seconds = planned = plan.estimate.expected_seconds
                 needed = needed_bytes(plan.estimate)
+                if asked.unrolled:
+                    prices = prices_of(plan, program, asked.machine)
+                    seconds += joined_seconds(asked, prices.topology)
                 if asked.eager:
                     prices = prices_of(plan, program, asked.machine)
                     seconds = eager_seconds(plan, prices, asked)

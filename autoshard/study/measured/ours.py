@@ -10,7 +10,8 @@ gradients are accumulated. A choice a time is freed, each beside the best plan s
     mesh       any mesh, and what is kept there
     number     half and twice as many microbatches, and what is kept then, on the best mesh
 
-The best of them and of the run's own configuration is ours.
+The best of them and of the run's own configuration is ours. In place of a pipeline, whose
+microbatches are many to keep its stages busy, one mesh has the fewest that fit.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ UNTIL = {"written": 0.1, "kept": 0.45, "mesh": 0.75, "number": 1.0}
 LEAST = 0.1
 """Of the seconds of a search, those that a part has at least."""
 FACTORS = (0.5, 2.0)
-"""Other numbers of microbatches, as multiples of the run's."""
+"""Other numbers of microbatches, as multiples of the best so far."""
+STRIDE = 4
+"""From one number of microbatches to the next that is tried in place of a pipeline's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,30 +117,43 @@ class _Search:
 
     def run(self) -> Ours | str:
         """See `our_plan`."""
-        count, mesh = self.asked.microbatches, None
-        if self.own is not None:
-            mesh = dict(self.asked.rules.mesh)
+        if self.own is None:
+            self._fewest()
+        else:
+            count, mesh = self.asked.microbatches, dict(self.asked.rules.mesh)
             ruled = ruled_program(self.asked, self.remat)
             self._try("written", ruled, ruled_step(self.asked, self.remat), count, mesh)
-        free = free_step(self.asked, self.remat)
-        program = trace(free.fn, *free.args, **free.options)
-        if mesh is not None:
+            program, free = self._traced(count)
             self._try("kept", program, free, count, mesh)
-        self._try("mesh", program, free, count, None)
+            self._try("mesh", program, free, count, None)
         self._numbers()
         return self.best or self.faults[0]
+
+    def _fewest(self) -> None:
+        """The fewest microbatches that fit on one mesh, where the run has those of a pipeline."""
+        counts = [1]
+        while counts[-1] * STRIDE <= self.asked.microbatches:
+            counts.append(counts[-1] * STRIDE)
+        counts = [one for one in counts if self.asked.batch % one == 0]
+        for at, count in enumerate(counts):
+            self._try("mesh", *self._traced(count), count, None, parts=len(counts) - at)
+            if self.best is not None:
+                break
 
     def _numbers(self) -> None:
         """Other numbers of microbatches on the best mesh so far."""
         if self.best is None:
             return
         mesh = coarse(self.best.plan.mesh.names, self.best.plan.mesh.sizes)
-        counts = [round(self.asked.microbatches * factor) for factor in FACTORS]
+        counts = [round(self.best.microbatches * factor) for factor in FACTORS]
         counts = [one for one in counts if one and self.asked.batch % one == 0]
         for at, count in enumerate(counts):
-            step = free_step(replace(self.asked, microbatches=count), self.remat)
-            program = trace(step.fn, *step.args, **step.options)
-            self._try("number", program, step, count, mesh, parts=len(counts) - at)
+            self._try("number", *self._traced(count), count, mesh, parts=len(counts) - at)
+
+    def _traced(self, count: int) -> tuple[Program, Step]:
+        """The step in so many microbatches, with nothing said of where anything lies."""
+        step = free_step(replace(self.asked, microbatches=count), self.remat)
+        return trace(step.fn, *step.args, **step.options), step
 
     def _try(
         self,

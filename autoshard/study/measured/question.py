@@ -59,6 +59,7 @@ class Question:
       plain_loss: whether the loss is made of PyTorch's own functions, not compiled.
       selective: whether attention alone is made anew.
       exchanges: whether tokens go to experts as `autoshard.study.measured.dispatch` says.
+      unrolled: whether layers are in no loop of XLA:GPU, see `autoshard.study.measured.unrolled`.
       scaling: "tensorwise" or "rowwise", of float8 where its framework says which; else "".
       rules: mesh, and where logical names lie.
       notes: what was taken to be so.
@@ -81,6 +82,7 @@ class Question:
     plain_loss: bool
     selective: bool
     exchanges: bool
+    unrolled: bool
     scaling: str
     rules: Rules
     notes: tuple[str, ...]
@@ -136,6 +138,7 @@ def question(run: Run) -> Question:
         plain_loss="torchtitan" in run.framework and _dated(run) < COMPILED_LOSS,
         selective="sel" in run.remat,
         exchanges="Megatron-Bridge" in run.framework,
+        unrolled=_unrolled(run, machine),
         scaling=scaling_of(run),
         rules=_rules(
             found,
@@ -150,6 +153,12 @@ def question(run: Run) -> Question:
         ),
         notes=tuple(notes),
     )
+
+
+def _unrolled(run: Run, machine: Machine) -> bool:
+    """Whether MaxText has its layers in no loop, compiled by XLA:GPU."""
+    written_out = "MaxText" in run.framework and "scan_layers=false" in run.settings
+    return written_out and machine.chip.compiler.name == "xla:gpu"
 
 
 def _dated(run: Run) -> int:

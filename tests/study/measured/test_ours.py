@@ -91,12 +91,16 @@ def test_the_run_is_ours_where_nothing_is_better(monkeypatch: pytest.MonkeyPatch
     assert found.choices(question(RUN)) == ""
 
 
-def test_a_pipeline_has_the_whole_machine(monkeypatch: pytest.MonkeyPatch):
+def test_in_place_of_a_pipeline_one_mesh_has_the_fewest_microbatches(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    asked = replace(question(RUN), microbatches=16)
     hosted = plan(0.9, "x=8", offloaded=("a", "b"))
-    seen = asks(monkeypatch, [hosted, plan(1.0), plan(1.0)])
-    found = searched(None)
-    assert [one["mesh"] for one in seen] == [None, {"x": (8,)}, {"x": (8,)}]
-    assert found.choices(question(RUN)) == "2 stacks on the host"
+    seen = asks(monkeypatch, [NoPlanError("large"), hosted, plan(1.0), plan(1.0)])
+    found = searched(None, asked=asked)
+    assert [one["mesh"] for one in seen] == [None, None, {"x": (8,)}, {"x": (8,)}]
+    assert found.microbatches == 4
+    assert found.choices(asked) == "4 microbatches, 2 stacks on the host"
 
 
 def test_what_stands_against_a_plan_is_said(monkeypatch: pytest.MonkeyPatch):
