@@ -124,11 +124,13 @@ def best_of(trials: Sequence[Trial], *, by_bytes: bool, by_schedule: bool) -> Tr
 
 def said_of(best: Trial, others: Sequence[Trial]) -> str:
     """What was chosen to be saved, and among what."""
+    said = f"what is saved for the backward pass: {best.title}"
+    if not others:
+        return f"{said}; nothing else was tried, and the bound holds for it alone"
     times = Counter(one.title for one in others)
     titles = ", ".join(title if n == 1 else f"{title} ({n} of them)" for title, n in times.items())
     return (
-        f"what is saved for the backward pass: {best.title}, the best of "
-        f"{counted(len(others) + 1, 'choice')} (the others: {titles or 'none'}); no choice between "
+        f"{said}, the best of {counted(len(others) + 1, 'choice')} (the others: {titles}); no choice between "
         "them was tried, and the bound holds for the others on the mesh on which they were planned"
     )
 
