@@ -130,9 +130,9 @@ def said_of(best: Trial, others: Sequence[Trial]) -> str:
     times = Counter(one.title for one in others)
     titles = ", ".join(title if n == 1 else f"{title} ({n} of them)" for title, n in times.items())
     return (
-        f"{said}, the best of {counted(len(others) + 1, 'choice')} (the others: {titles}); no choice "
-        "between them was tried, and the bound holds for the others on the mesh on which they were "
-        "planned"
+        f"{said}, the best of {counted(len(others) + 1, 'choice')} (the others: {titles}); "
+        "no choice between them was tried, and the bound holds for the others on the mesh on which "
+        "they were planned"
     )
 
 
