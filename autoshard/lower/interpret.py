@@ -22,7 +22,12 @@ from autoshard.lower.calls import Calls
 from autoshard.lower.kernels.attention import opaque_attention
 from autoshard.lower.kernels.run import opaque_kernel
 from autoshard.lower.local import run_in_parts
-from autoshard.lower.looked_up import bind_looked_up, settled_gather, starts_within
+from autoshard.lower.looked_up import (
+    bind_looked_up,
+    looks_up_one,
+    settled_gather,
+    starts_within,
+)
 from autoshard.lower.partitioner import runs_in_parts
 from autoshard.lower.parts.cut import Cut, LoweringError
 from autoshard.lower.parts.in_parts import in_parts
@@ -110,10 +115,12 @@ class Interpreter(Calls, Regions):
             return [
                 terms_of_product(equation, arrays, op.rule, assigned, left, sizes, self._lay_out)
             ]
-        if runs_in_parts(equation):
+        single = looks_up_one(equation)
+        if single or runs_in_parts(equation):
             cut = self._cut(op)
             kernel = equation.primitive.name in (*compat.KERNELS, compat.RULED)
-            if cut is not None and (kernel or cut.partial or not cut.is_whole):
+            told = kernel or not (single or cut is None or cut.is_whole)
+            if cut is not None and (told or cut.partial):
                 return run_in_parts(equation, arrays, cut, self.mesh)
         if op.index in self.product_orders:
             told, settle = self.product_orders[op.index], self._settling(op)

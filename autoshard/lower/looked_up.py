@@ -6,24 +6,26 @@ an op that says the same. What a cut dimension asks for is written in the form f
     dynamic_update_slice  a start beyond an end is dropped where a part ends: clamped before; of
                           a short type, places of parts are computed in it and overflow: widened
     scatter               a window of one place keeps the dimension whole: a place without window
-    dynamic_slice         of one place gathers the operand: a gather of that place; of a result
-                          that is cut, XLA makes one slice of both, and forgets that the start
-                          of the first was clamped (seen with jaxlib 0.10.2, not with 0.12):
+    dynamic_slice         of a result that is cut, XLA makes one slice of both, and forgets that the
+                          start of the first was clamped (seen with jaxlib 0.10.2, not with 0.12):
                           clamped before
     gather                takes what is cut in windows of one place as it is
 
-The lowering for one device (`autoshard.lower.parts.indexed`) needs none of these.
+One place alone, by a `dynamic_slice` or a gather, has no such form: each device looks for it in its
+own part (`looks_up_one`). The lowering for one device (`autoshard.lower.parts.indexed`) needs none
+of these.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.lax import GatherDimensionNumbers, GatherScatterMode
+from jax.lax import GatherScatterMode
 
 from autoshard import compat
 from autoshard.program.vocabulary import SCATTERS
@@ -41,6 +43,18 @@ def bind_looked_up(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) ->
     """
     form = _FORMS.get(equation.primitive.name)
     return form(equation, arrays, cut) if form is not None and cut else None
+
+
+def looks_up_one(equation: Any) -> bool:
+    """Whether an op may look up one place in all; where that dimension is cut, parts are asked.
+
+    XLA:GPU makes a slice of a gather of one place before it partitions the program, and gathers
+    what is sliced (seen with jaxlib 0.10.2 and 0.12).
+    """
+    name = equation.primitive.name
+    return name == "dynamic_slice" or (
+        name == "gather" and math.prod(equation.invars[1].aval.shape[:-1]) == 1
+    )
 
 
 def _clamped(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list[Any] | None:
@@ -98,19 +112,6 @@ def _without_window(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -
     )
 
 
-def _gathered(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list[Any] | None:
-    operand, *starts = arrays
-    sizes = equation.params["slice_sizes"]
-    if not any(sizes[d] == 1 < operand.shape[d] for d in cut):
-        return None
-    places = jnp.stack([jnp.asarray(start, jnp.int32) for start in starts])
-    every = tuple(range(operand.ndim))
-    numbers = GatherDimensionNumbers(
-        offset_dims=every, collapsed_slice_dims=(), start_index_map=every
-    )
-    return [lax.gather(operand, places, numbers, sizes, mode=GatherScatterMode.CLIP)]
-
-
 def settled_gather(equation: Any, arrays: Sequence[Any], settle: Callable[[Any], Any]) -> Any:
     """A gather whose partial results are settled before what lies outside is filled in.
 
@@ -150,6 +151,5 @@ def _fill(value: Any, dtype: Any) -> Any:
 
 _FORMS: Mapping[str, Callable[[Any, Sequence[Any], frozenset[int]], list[Any] | None]] = {
     "dynamic_update_slice": _clamped,
-    "dynamic_slice": _gathered,
     **dict.fromkeys(SCATTERS, _without_window),
 }

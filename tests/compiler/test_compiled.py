@@ -136,6 +136,31 @@ def test_a_chip_of_which_the_gpus_compiler_knows_no_times(cache):
     assert compiled.timeline.known_share == 0
 
 
+def one_slice(stack, x, place):
+    return jax.numpy.tanh(x @ jax.lax.dynamic_index_in_dim(stack, place, 0, keepdims=False))
+
+
+def one_taken(stack, x, place):
+    return jax.numpy.tanh(x @ jax.numpy.take(stack, place[None], axis=0)[0])
+
+
+@needs("gpu")
+@pytest.mark.parametrize("step", [one_slice, one_taken])
+def test_one_place_of_a_cut_dimension_is_summed_and_nothing_gathered(step, cache):
+    shapes = ((8, 1024, 1024), "bfloat16"), ((512, 1024), "bfloat16"), ((), "int32")
+    args = tuple(jax.ShapeDtypeStruct(*one) for one in shapes)
+    pins = ["pin stack [y, ...]", "pin x [x, ...]"]
+    found = autoshard.search(
+        autoshard.trace(step, *args), "v5e-8", mesh={"x": 4, "y": 2}, requirements=pins,
+        baselines=False,
+    )  # fmt: skip
+    assert "reduce_scatter" in {move.kind for move in found.moves}
+    low = lower(replace(found, machine="h100-8"), step, *args)
+    verdict = judge(low.plan, compile_plan(low, load("h100-8"), cache=cache))
+    assert verdict.involuntary == ()
+    assert verdict.comparison.agrees, str(verdict.comparison)
+
+
 def test_an_answer_is_kept_and_found_again(cache, monkeypatch):
     low = lowered("mlp", (8,))
     first = compile_plan(low, load(CPU_MACHINE), cache=cache)
