@@ -38,6 +38,7 @@ from autoshard.compat.explicit_types import (
     no_other_mesh,
     plain_constant,
     said_axes,
+    traced_on,
     without_reshards,
     without_types,
 )
@@ -327,6 +328,7 @@ __all__ = [
     "splash_mask",
     "splat_integer",
     "stablehlo_of_hlo",
+    "traced_on",
     "traced_without_gpu",
     "user_line_of_error",
     "users_line",

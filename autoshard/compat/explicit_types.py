@@ -70,11 +70,28 @@ def no_other_mesh(mesh: Any) -> Any:
     """
     import jax
 
+    return jax.set_mesh(None) if _is_other(mesh) else contextlib.nullcontext()
+
+
+def traced_on(mesh: Any) -> Any:
+    """A context in which a step is traced with types on `mesh`, whatever mesh is set around it.
+
+    As `no_other_mesh`, of which JAX has none inside of `jax.jit`.
+    """
+    import jax
+
+    if not _is_other(mesh):
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(getattr(mesh, "abstract_mesh", mesh))
+
+
+def _is_other(mesh: Any) -> bool:
+    """Whether a mesh is set that is not this one."""
+    import jax
+
     around = jax.sharding.get_abstract_mesh()
     kinds = mesh.axis_sizes, mesh.axis_names, mesh.axis_types
-    if around.empty or (around.axis_sizes, around.axis_names, around.axis_types) == kinds:
-        return contextlib.nullcontext()
-    return jax.set_mesh(None)
+    return not around.empty and (around.axis_sizes, around.axis_names, around.axis_types) != kinds
 
 
 def _explicit(mesh: Any) -> tuple[str, ...]:

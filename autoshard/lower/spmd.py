@@ -122,10 +122,11 @@ class Lowered:
     def shard(self, *arguments: Any) -> Any:
         """Lay out the first arguments of the step as planned; one alone is returned by itself.
 
-        An array that stands twice among them is copied where the step would overwrite it.
+        An array that stands twice among them is copied where the step would overwrite it. What is
+        no array may be another than was planned for, as the functions of an optimizer made anew.
 
         Raises:
-          TypeError: the step has fewer arguments, or one of another structure.
+          TypeError: the step has fewer arguments, or one with arrays at other places.
         """
         if len(arguments) > len(self.in_shardings):
             raise TypeError(
@@ -133,17 +134,10 @@ class Lowered:
                 f"{len(arguments)}; leave out the others, or search for a plan of a step with them"
             )
         arguments = hold(arguments)
-        for name, one, wanted in zip(
-            self.program.argument_names, arguments, self.in_shapes, strict=False
-        ):
-            found, planned = jax.tree.structure(one), jax.tree.structure(wanted)
-            if found != planned:
-                raise TypeError(
-                    f"{name} was planned for {planned}, but got {found}; give arguments of this "
-                    "structure, or search for a plan of the new one"
-                )
-        leaves, tree = jax.tree.flatten(arguments)
         wanted = jax.tree.leaves(self.in_shardings[: len(arguments)])
+        leaves, tree = jax.tree.flatten(arguments)
+        if tree != jax.tree.structure(self.in_shapes[: len(arguments)]):
+            _check_paths(self.program, arguments, self.program.input_paths[: len(wanted)])
         donated = [k for k in self.program.donated if k < len(leaves)]
         given = release(jax.tree.unflatten(tree, placed(leaves, wanted, donated)))
         return given[0] if len(given) == 1 else given
@@ -240,7 +234,7 @@ class InPlace:
         arguments = hold(arguments)
         flat, tree = jax.tree.flatten(arguments)
         if tree not in self.trees:
-            _check_paths(program, arguments)
+            _check_paths(program, arguments, program.input_paths)
             self.trees.add(tree)
         given = placed(flat, self.into, program.donated - program.refs)
         results, arrays = self.jitted(*given)
@@ -258,11 +252,10 @@ class InPlace:
         return results[: self.results], [results[out] for _, out in self.objects]
 
 
-def _check_paths(program: Program, arguments: Any) -> None:
+def _check_paths(program: Program, arguments: Any, known: Sequence[str]) -> None:
     """Raises TypeError unless arguments have their arrays at the places of those planned for."""
     found = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(arguments)]
-    known = list(program.input_paths)
-    if found != known:
+    if found != list(known):
         odd = [f"{path} is missing" for path in known if path not in found]
         odd += [f"{path} is new" for path in found if path not in known]
         raise TypeError(
@@ -311,10 +304,10 @@ def lower(
             return manual_step(program, plan, auto)(*flat)
         return interpreter(program, plan, auto).run(*flat)
 
-    step = _on_trees(program, planned, flat_out)
+    step = _on_trees(program, planned, mesh, flat_out)
     readable = None
     if calls_of_code(program) and not explicit:
-        readable = _on_trees(program, partial(planned, interpreter=Readable), flat_out)
+        readable = _on_trees(program, partial(planned, interpreter=Readable), mesh, flat_out)
     shapes = [compat.shape_struct(var.aval) for var in program.jaxpr.jaxpr.invars]
     return Lowered(
         plan=plan,
@@ -339,7 +332,9 @@ def _shardings(
     return found
 
 
-def _on_trees(program: Program, planned: Callable[..., Any], flat_out: Any) -> Callable[..., Any]:
+def _on_trees(
+    program: Program, planned: Callable[..., Any], mesh: Any, flat_out: Any
+) -> Callable[..., Any]:
     """A planned step on flat arguments, as a function of the user's."""
 
     def step(*arguments: Any) -> Any:
@@ -349,10 +344,11 @@ def _on_trees(program: Program, planned: Callable[..., Any], flat_out: Any) -> C
                 f"{program.name} was planned for arguments {program.in_tree}, but got {tree}; give "
                 "arguments of this structure, or search for a plan of the new one"
             )
-        run: Any = planned
-        if program.explicit:
-            run = jax.sharding.auto_axes(planned, out_sharding=flat_out)
-        return jax.tree.unflatten(program.out_tree, run(*flat))
+        if not program.explicit:
+            return jax.tree.unflatten(program.out_tree, planned(*flat))
+        run: Any = jax.sharding.auto_axes(planned, out_sharding=flat_out)
+        with compat.traced_on(mesh):
+            return jax.tree.unflatten(program.out_tree, run(*flat))
 
     step.__name__ = program.name
     return step

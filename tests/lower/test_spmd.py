@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -183,8 +186,34 @@ def test_arguments_are_laid_out_as_planned(placed):
 def test_what_is_no_argument_of_the_step_is_refused(placed):
     with pytest.raises(TypeError, match="small_step takes 2 arguments, not 3"):
         placed.shard(WEIGHTS, BATCH, BATCH)
-    with pytest.raises(TypeError, match="weights was planned for PyTreeDef"):
+    said = (
+        r"small_step was planned for other arguments: \[0\]\['down'\] is missing; search for a plan"
+    )
+    with pytest.raises(TypeError, match=said):
         placed.shard({"up": WEIGHTS["up"]})
+
+
+def test_what_is_no_array_may_be_made_anew_for_arguments_to_be_laid_out():
+    """As the functions of an optimizer are, of which a plan was made from shapes alone."""
+
+    @partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["update"])
+    @dataclass
+    class State:
+        arrays: Any
+        update: Any
+
+    def made():
+        return State(WEIGHTS, lambda gradients: gradients)
+
+    def step(state, batch):
+        return small_step(state.arrays, batch)
+
+    plan = autoshard.search(autoshard.trace(step, made(), BATCH), "v5e-8", mesh={"data": 8})
+    lowered = autoshard.lower(plan, step, made(), BATCH)
+    state = made()
+    laid = lowered.shard(state)
+    assert laid.update is state.update
+    assert laid.arrays["up"].sharding == lowered.in_shardings[0].arrays["up"]
 
 
 def test_a_checkpoint_is_restored_into_the_plans_shardings(placed, tmp_path):

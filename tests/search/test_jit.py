@@ -67,6 +67,19 @@ def test_a_training_loop_has_the_numbers_of_jax_jit(caplog):
     assert line.startswith("planned train on v5e-8, mesh ")
 
 
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_another_mesh_may_be_set_around_the_step(kind):
+    """As `jax.set_mesh(jax.make_mesh(...))` at the top of a program does, of Explicit axes."""
+    loss, weights = jax.jit(train)(*arguments())
+    loss, weights = jax.jit(train)(weights, arguments()[1])
+    with jax.set_mesh(jax.make_mesh((4, 2), ("rows", "columns"), axis_types=(kind,) * 2)):
+        planned = autoshard.jit(train, machine=MACHINE, mesh={"data": 8}, donate_argnums=0)
+        _, found = planned(*arguments())
+        again, found = planned(found, arguments()[1])
+    np.testing.assert_allclose(again, loss, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), found, weights)
+
+
 def test_donated_arguments_are_gone():
     planned = autoshard.jit(train, machine=MACHINE, donate_argnames="weights")
     weights, batch = arguments()
