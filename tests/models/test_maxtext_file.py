@@ -18,8 +18,10 @@ from autoshard.compiler.compiled import compile_lowered
 from autoshard.compiler.target import target_of, why_missing
 from autoshard.machine.load import load
 from autoshard.models.maxtext.express import (
+    NOT_FASTER,
     Choice,
     Expression,
+    Trial,
     mesh_settings,
     slices_of,
 )
@@ -124,6 +126,20 @@ def test_the_best_split_is_found_beyond_two_axes():
     assert search.ranked()[0] is best
     assert str(search.default()) == "fsdp=16"
     assert search.default() in search.trials
+
+
+def test_what_became_of_the_choices_is_counted_and_reasons_are_said_once():
+    search = stood(least=700)
+    whys = {"a": f"{NOT_FASTER} 3 s a step", "b": "MaxText refuses it", "c": "MaxText refuses it"}
+    tried = [Trial(Choice(((axis, 16),)), why=why) for axis, why in whys.items()]
+    search.trials = {one.choice: one for one in tried}
+    plan = SimpleNamespace(estimate=SimpleNamespace(step_seconds=1.0))
+    search.trials[Choice(())] = Trial(Choice(()), plan)  # type: ignore[arg-type]
+    assert search.counted() == (
+        "4 choices priced: 1 had a plan, 1 can be no faster than what was found before them, "
+        "2 cannot be planned"
+    )
+    assert [str(one) for one in search.unplanned()] == ["c=16: MaxText refuses it"]
 
 
 def test_tensors_are_saved_while_that_helps():

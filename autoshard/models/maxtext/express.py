@@ -49,7 +49,7 @@ from autoshard.search.keep.trials import bound_below
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.prepare import MeshError, prepare
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_seconds
 
 OTHER_STEPS = ("diloco", "stage")
 """Axes that make another step of it: with several models, and with a pipeline."""
@@ -57,6 +57,8 @@ AGAIN = 4
 """So many of the best splits are priced again with other microbatches and saved tensors."""
 SECONDS, GAP = 20.0, 0.001
 """Of the search of one split: the most seconds, and how close to its best."""
+NOT_FASTER = "no plan that fits is below"
+"""So the reason begins of a choice that is not the best, whatever its own plan is."""
 LONGEST = 200
 """Letters of a reason why a choice has no plan."""
 
@@ -215,6 +217,21 @@ class Expression:
         found = [one for one in self.trials.values() if one.plan is not None]
         return sorted(found, key=lambda one: one.seconds)
 
+    def counted(self) -> str:
+        """How many choices were priced, and what became of them."""
+        left = [one.why for one in self.trials.values() if one.plan is None]
+        slower = sum(why.startswith(NOT_FASTER) for why in left)
+        said = [f"{len(self.trials) - len(left)} had a plan"]
+        said += [f"{slower} can be no faster than what was found before them"] if slower else []
+        said += [f"{len(left) - slower} cannot be planned"] if len(left) > slower else []
+        return f"{counted(len(self.trials), 'choice')} priced: {', '.join(said)}"
+
+    def unplanned(self) -> list[Trial]:
+        """The trials that cannot be planned, with the reasons, one of each."""
+        left = [one for one in self.trials.values() if one.plan is None]
+        found = {one.why: one for one in left if not one.why.startswith(NOT_FASTER)}
+        return list(found.values())
+
     def default(self) -> Choice:
         """What MaxText does where nobody says anything: all devices along `fsdp`."""
         inside = {"fsdp": self.machine.chips // self.slices}
@@ -308,7 +325,7 @@ class Expression:
         except (InfeasibleError, NoPlanError) as error:
             least = bound_below(searcher, shapes[0].sizes, cutoff)
             if known.only_better and least >= cutoff * (1 - asked.gap):
-                why = f"no plan that fits is below {format_seconds(cutoff)} a step"
+                why = f"{NOT_FASTER} {format_seconds(cutoff)} a step"
                 raise NoPlanError(why) from error
             raise
         return replace(plan, notes=(*plan.notes, *notes))

@@ -221,9 +221,9 @@ def _summary(search: Expression, best: Trial, free: Plan) -> tuple[str, ...]:
     elif default is best:
         lines.append("it is what MaxText does by default")
     others = [one for one in search.ranked() if one is not best][:SHOWN]
-    fits = len(search.ranked())
-    lines.append(f"{len(search.trials)} choices were priced, {fits} had a plan; the next:")
+    lines.append(f"{search.counted()}{'; the next:' if others else ''}")
     lines += [f"  {one}" for one in others]
+    lines += [f"no plan: {one}" for one in search.unplanned()[:SHOWN]]
     for why in dict.fromkeys(search.left_out.values()):
         axes = ", ".join(axis for axis, one in search.left_out.items() if one == why)
         lines.append(f"not split: {axes}: {why}")
