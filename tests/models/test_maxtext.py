@@ -106,6 +106,18 @@ def test_what_maxtext_refuses_is_said(name, settings, words, capfd):
 
 
 @installed
+def test_a_wrong_key_in_a_file_of_the_users_is_named_with_the_near_ones(tmp_path):
+    file = tmp_path / "mine.yml"
+    file.write_text("base_config: base.yml\nbase_emb_dim: 64\nbase_mlp_dimm: 128\n")
+    said = r"no 'base_mlp_dimm' \(did you mean base_mlp_dim or base_moe_mlp_dim\?\)$"
+    with pytest.raises(ProgramError, match=said):
+        program(str(file), Target(8, ("tpu",)))
+    file.write_text("base_emb_dim: [64\n")
+    with pytest.raises(ProgramError, match="MaxText refuses this configuration: while parsing"):
+        program(str(file), Target(8, ("tpu",)))
+
+
+@installed
 def test_flash_attention_is_built_for_the_platform_without_a_device():
     asked = {**TINY, "attention": "flash", "head_dim": 128}
     fn, args, options = program("llama3.1-8b", Target(4, ("tpu",)), **asked)

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def configured(name: str, target: Target, settings: Mapping[str, Any]) -> Any:
         **({} if is_file else {"model_name": name}),
         **settings,
     }
-    _check_keys(words)
+    _check_keys([*words, *(_keys_of(name) if is_file else ())])
     told = io.StringIO()
     base = name if is_file else str(folder / "base.yml")
     try:
@@ -171,7 +171,17 @@ def _check_model(name: str, folder: Path) -> None:
         raise ProgramError(f"MaxText has no model {name!r}; {shown}")
 
 
-def _check_keys(words: Mapping[str, Any]) -> None:
+def _keys_of(path: str) -> list[str]:
+    """What a user's file says itself, beside the file that it stands on."""
+    config = module("omegaconf").OmegaConf
+    try:
+        read = config.to_container(config.load(path))
+    except Exception:  # of that, and of files that are no YAML, MaxText tells the reason
+        return []
+    return [str(key) for key in read if key != "base_config"] if isinstance(read, dict) else []
+
+
+def _check_keys(words: Iterable[str]) -> None:
     known = keys()
     if unknown := [key for key in words if key not in known]:
         asked = [(key, did_you_mean(key, known)) for key in unknown]

@@ -60,7 +60,7 @@ def _of_products(program: Program, elementwise: Sequence[bool]) -> dict[int, tup
                 found[op.outputs[0]] = tuple(sorted((*left, *right)))
             for value, (shared, *others) in zip(op.inputs, operand_groups(op.rule), strict=True):
                 own = tuple(sorted(d for group in others for d in group))
-                if shared and len(own) >= INNERMOST:
+                if value >= 0 and shared and len(own) >= INNERMOST:
                     found.setdefault(value, own)
         elif op.primitive == "transpose" and op.inputs[0] in found:
             (before,), (after,) = op.rule.operands, op.rule.results

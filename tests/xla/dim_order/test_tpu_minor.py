@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,3 +53,17 @@ def test_scores_of_few_keys_fill_tiles_although_their_batch_would_not_have_to() 
     scores = next(v for v in given.program.values if v.shape == (128, 4, 20, 24))
     held = float(prices.held_bytes(scores.index, np.array([[-1]]))[0])
     assert held == pytest.approx(128 * 4 * 24 * 128 * 2)  # of 20 x 24: 24 sublanes, 128 lanes
+
+
+def test_constants_are_not_taken_for_one_value():
+    """Operands without a value (-1), as what has no elements: of a product, and of a transpose."""
+
+    def step(a, b, c):
+        return jnp.einsum("bqd,bdk->bqk", a, b), jnp.transpose(c)
+
+    shapes = ((4, 8, 16), (4, 16, 8), (8, 16))
+    program = trace(step, *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    constant = [replace(op, inputs=(-1,) * len(op.inputs)) for op in program.ops]
+    found = innermost_dimensions(replace(program, ops=tuple(constant)), [False] * len(constant))
+    (product,) = (op.outputs[0] for op in program.ops if op.primitive == "dot_general")
+    assert found == {product: (1, 2)}
