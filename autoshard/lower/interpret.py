@@ -24,7 +24,7 @@ from autoshard.lower.kernels.run import opaque_kernel
 from autoshard.lower.local import run_in_parts
 from autoshard.lower.looked_up import (
     bind_looked_up,
-    looks_up_one,
+    one_place,
     settled_gather,
     starts_within,
 )
@@ -115,24 +115,22 @@ class Interpreter(Calls, Regions):
             return [
                 terms_of_product(equation, arrays, op.rule, assigned, left, sizes, self._lay_out)
             ]
-        single = looks_up_one(equation)
-        if single or runs_in_parts(equation):
+        assigned = self.decisions.assignment[op.index]
+        along = frozenset(self._reads(op, 0)) - {-1} if assigned and op.inputs else frozenset()
+        if along & one_place(equation) or runs_in_parts(equation):
             cut = self._cut(op)
             kernel = equation.primitive.name in (*compat.KERNELS, compat.RULED)
-            told = kernel or not (single or cut is None or cut.is_whole)
-            if cut is not None and (told or cut.partial):
+            if cut is not None and (kernel or cut.partial or not cut.is_whole):
                 return run_in_parts(equation, arrays, cut, self.mesh)
         if op.index in self.product_orders:
             told, settle = self.product_orders[op.index], self._settling(op)
             kept = self._undone(op, told)
             return [product_in_order(equation, arrays, told, kept=kept, settle=settle)]
-        assigned = self.decisions.assignment[op.index]
-        cut = frozenset(self._reads(op, 0)) - {-1} if assigned and op.inputs else frozenset()
         if op.primitive == "gather":
             settle = self._settling(op)
             if settle is not None:
                 return [settled_gather(equation, arrays, settle)]
-        found = bind_looked_up(equation, arrays, cut)
+        found = bind_looked_up(equation, arrays, along)
         return bind_equation(equation, arrays) if found is None else found
 
     def _left_partial(self, op: Op) -> list[int]:

@@ -206,7 +206,7 @@ _ADAPTED: Mapping[str, Callable[[Any, Sequence[Any], Cut], list[Any]]] = {
     **dict.fromkeys(
         (
             "scatter",
-            *(f"scatter{dash}{kind}" for dash in "-_" for kind in ("add", "min", "max")),
+            *(f"scatter{dash}{kind}" for dash in "-_" for kind in ("add", "mul", "min", "max")),
         ),
         scatter,
     ),

@@ -11,9 +11,8 @@ an op that says the same. What a cut dimension asks for is written in the form f
                           clamped before
     gather                takes what is cut in windows of one place as it is
 
-One place alone, by a `dynamic_slice` or a gather, has no such form: each device looks for it in its
-own part (`looks_up_one`). The lowering for one device (`autoshard.lower.parts.indexed`) needs none
-of these.
+One place alone has no such form: each device looks for it in its own part (`one_place`). The
+lowering for one device (`autoshard.lower.parts.indexed`) needs none of these.
 """
 
 from __future__ import annotations
@@ -45,16 +44,24 @@ def bind_looked_up(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) ->
     return form(equation, arrays, cut) if form is not None and cut else None
 
 
-def looks_up_one(equation: Any) -> bool:
-    """Whether an op may look up one place in all; where that dimension is cut, parts are asked.
+def one_place(equation: Any) -> frozenset[int]:
+    """The dimensions of the first operand of which an op looks up, or changes, one place in all.
 
-    XLA:GPU makes a slice of a gather of one place before it partitions the program, and gathers
+    Where one of them is cut, each device is told to look in its own part. XLA makes slices of such
+    gathers (XLA:GPU) and scatters (all compilers) before it partitions the program, and gathers
     what is sliced (seen with jaxlib 0.10.2 and 0.12).
     """
-    name = equation.primitive.name
-    return name == "dynamic_slice" or (
-        name == "gather" and math.prod(equation.invars[1].aval.shape[:-1]) == 1
-    )
+    name, params = equation.primitive.name, equation.params
+    if name == "dynamic_slice":
+        shape, sizes = equation.invars[0].aval.shape, params["slice_sizes"]
+        return frozenset(d for d, size in enumerate(sizes) if size == 1 < shape[d])
+    if name != "gather" and name not in SCATTERS:
+        return frozenset()
+    if math.prod(equation.invars[1].aval.shape[:-1]) != 1:
+        return frozenset()
+    numbers = params["dimension_numbers"]
+    found = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims
+    return frozenset(found)
 
 
 def _clamped(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list[Any] | None:
