@@ -42,6 +42,8 @@ def compiler_options(
     if not plan.belief.startswith("xla:gpu"):
         return {}
     told = told_by(plan.flags)
+    if math.isinf(plan.memory_limit):
+        return told
     given = sum(
         math.prod(sharding.shard_shape(one.shape)) * one.dtype.itemsize
         for one, sharding in arguments

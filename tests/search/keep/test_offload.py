@@ -174,6 +174,8 @@ def test_xla_is_told_of_the_bytes_that_lie_on_the_host():
     arguments = sum(one.bytes for one in map(step.values.__getitem__, step.inputs))
     assert 100 * (limit + plans[1].estimate.host_bytes) <= factor * (0.8 * limit - arguments / 2)
     assert list(host) == ["xla_gpu_memory_limit_slop_factor"]
+    endless = replace(plans[1], memory_limit=float("inf"))
+    assert lower(endless, *WRITTEN).compiler_options == {}
 
 
 def test_xla_is_told_of_memory_that_is_nearly_full():
