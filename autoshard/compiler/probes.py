@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +24,9 @@ from autoshard.compiler.hlo.schedule import Schedule, read_schedule
 from autoshard.compiler.hlo.text import read_module
 from autoshard.compiler.request import versions
 from autoshard.compiler.target import Kind, target_of, why_missing
-from autoshard.machine.compiler import LOST, installed_release, lost, with_flags
+from autoshard.machine.compiler import LOST, installed_release, lost
 from autoshard.machine.load import load
+from autoshard.machine.machine import under_flags
 from autoshard.plan.plan import MeshShape
 from autoshard.units import counted
 from autoshard.xla import Habit, Kernel, Probe
@@ -108,9 +109,7 @@ def compile_probe(
     Raises:
       CompileError: the compiler refuses it.
     """
-    machine = load(probe.machine)
-    told = with_flags(machine.chip.compiler, probe.flags)
-    machine = replace(machine, chip=replace(machine.chip, compiler=told))
+    machine = under_flags(load(probe.machine), probe.flags)
     mesh = MeshShape(tuple(probe.mesh), tuple(probe.mesh.values()))
     target = target_of(machine, mesh, kind)
     stage = _lowered(probe, target.platform)

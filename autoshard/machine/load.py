@@ -23,10 +23,9 @@ from pathlib import Path
 from autoshard.files import read_text
 from autoshard.files.errors import shown
 from autoshard.machine.chip import Chip
-from autoshard.machine.compiler import with_flags
 from autoshard.machine.file import MachineError, MachineFile, read
 from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
-from autoshard.machine.machine import Machine, Range, moved_ranges
+from autoshard.machine.machine import Machine, Range, moved_ranges, under_flags
 from autoshard.machine.names import (
     CORES,
     Named,
@@ -86,12 +85,10 @@ def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
 
 def _with_flags(machine: Machine, flags: str) -> Machine:
     try:
-        compiler = with_flags(machine.chip.compiler, flags)
+        told = under_flags(machine, flags)
     except ValueError as error:
         raise MachineError(f"{machine.name}@{flags}: {error}") from error
-    chip = replace(machine.chip, compiler=compiler)
-    name = with_flags_named(machine.name, flags)
-    return replace(machine, name=name, chip=chip)
+    return replace(told, name=with_flags_named(machine.name, flags))
 
 
 def with_flags_named(name: str, flags: str) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.machine.chip import Chip
+from autoshard.machine.compiler import with_flags
 from autoshard.machine.file import MachineError
 from autoshard.machine.host import Host
 from autoshard.machine.network import Level, Network, Switch
@@ -76,6 +77,16 @@ class Machine:
         levels = ", then ".join(map(str, self.network))
         host = f"; {self.host}" if self.host else ""
         return f"{self.name}: {self.chips} x {self.chip}; {levels}; overlap {self.overlap:g}{host}"
+
+
+def under_flags(machine: Machine, flags: str) -> Machine:
+    """The machine, under its name, with a set of its compiler's flags.
+
+    Raises:
+      ValueError: the compiler has no such set.
+    """
+    chip = machine.chip
+    return replace(machine, chip=replace(chip, compiler=with_flags(chip.compiler, flags)))
 
 
 def submachine(machine: Machine, chips: int) -> Machine:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.compiler import sets_of_flags, with_flags
+from autoshard.machine.compiler import sets_of_flags
 from autoshard.machine.load import with_flags_named
-from autoshard.machine.machine import Machine
+from autoshard.machine.machine import Machine, under_flags
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.fits import fits
 from autoshard.plan.plan import Estimate, Plan
@@ -63,8 +63,7 @@ def _with_other_flags(machine: Machine) -> Iterator[Machine]:
     compiler = machine.chip.compiler
     for flags in sets_of_flags(compiler.name):
         if flags != compiler.flags and compiler.name in PASSED_ON:
-            chip = replace(machine.chip, compiler=with_flags(compiler, flags))
-            yield replace(machine, chip=chip)
+            yield under_flags(machine, flags)
 
 
 def _sentence(which: str, found: Estimate, now: float, told: Machine) -> str:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 import jax
 
 from autoshard.cost.step_prices import StepPrices
-from autoshard.machine.compiler import sets_of_flags, with_flags
+from autoshard.machine.compiler import sets_of_flags
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load, with_flags_named
-from autoshard.machine.machine import Machine
+from autoshard.machine.machine import Machine, under_flags
 from autoshard.machine.numbers import with_numbers
 from autoshard.models.find import Found, ProgramError, find, size_names
 from autoshard.plan.consistency import InconsistentPlanError
@@ -257,8 +257,7 @@ def _flags(plan: Plan, machine: Machine, program: Program) -> Iterator[Advice]:
     for flags in sets_of_flags(compiler.name):
         if flags == compiler.flags:
             continue
-        flagged = replace(machine.chip, compiler=with_flags(compiler, flags))
-        estimate = _priced(plan, prices_of(plan, program, replace(machine, chip=flagged)))
+        estimate = _priced(plan, prices_of(plan, program, under_flags(machine, flags)))
         if estimate is not None:
             how = f"--machine {with_flags_named(plan.machine, flags)}"
             yield _told(plan, estimate, f"the compiler's flags {flags!r}", how)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from autoshard import compat
-from autoshard.cost.step_prices import StepPrices
-from autoshard.machine.compiler import FLAGS, sets_of_flags, with_flags
+from autoshard.machine.compiler import FLAGS, sets_of_flags
 from autoshard.machine.load import with_flags_named
-from autoshard.machine.machine import Machine
+from autoshard.machine.machine import Machine, under_flags
 from autoshard.models.maxtext.express import Expression, Trial
 from autoshard.models.maxtext.step import train_step
 from autoshard.models.providers import Target
@@ -60,7 +59,7 @@ def priced_flags(
         words = f"compile_xla_flags are those of {machine.name}, with which this is priced"
         return PricedFlags(plan.flags, True, words)
     traced = program()
-    told = [priced_anew(plan, _prices(plan, traced, machine, one)) for one in others]
+    told = [priced_anew(plan, prices_of(plan, traced, under_flags(machine, one))) for one in others]
     fast = min(told, key=lambda one: one.estimate.expected_seconds)
     now, then = plan.estimate.expected_seconds, fast.estimate.expected_seconds
     named = with_flags_named(machine.name, fast.flags)
@@ -78,12 +77,6 @@ def step_of(search: Expression, best: Trial, name: str) -> Program:
     fn, args, options = train_step(search.config_of(best.choice), search.target, keep=True)
     options.pop("notes")
     return trace(fn, *args, name=name, **options)
-
-
-def _prices(plan: Plan, program: Program, machine: Machine, flags: str) -> StepPrices:
-    compiler = with_flags(machine.chip.compiler, flags)
-    told = replace(machine, chip=replace(machine.chip, compiler=compiler))
-    return prices_of(plan, program, told)
 
 
 def flag_settings(

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autoshard.machine.as_measured import Attention, as_measured
-from autoshard.machine.compiler import with_flags
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
-from autoshard.machine.machine import Machine
+from autoshard.machine.machine import Machine, under_flags
 from autoshard.machine.names import machine_types
 from autoshard.machine.numbers import numbers, with_numbers
 from autoshard.study.measured.table import Run
@@ -168,10 +167,9 @@ def machine_of(run: Run) -> tuple[Machine, tuple[str, ...]]:
     compiler = machine.chip.compiler
     if compiler.name in FLAGGED and FLAGGED[compiler.name] in run.framework:
         notes.append("flags of recipes")
-        compiler = with_flags(compiler, "recipe")
-        hidden = 0.0 if compiler.pipelines else TPU_OVERLAP
-        overlap = max(machine.overlap, hidden)
-        machine = replace(machine, chip=replace(machine.chip, compiler=compiler), overlap=overlap)
+        machine = under_flags(machine, "recipe")
+        hidden = 0.0 if machine.chip.compiler.pipelines else TPU_OVERLAP
+        machine = replace(machine, overlap=max(machine.overlap, hidden))
     return machine, tuple(notes)
 
 
