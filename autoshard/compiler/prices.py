@@ -57,6 +57,10 @@ class MachinePrices:
             op_seconds(chip, vector, moved, unit="vector"),
         )
 
+    def launch_seconds(self) -> float:
+        """The start of one kernel."""
+        return self.machine.chip.launch_seconds
+
     def copy_seconds(self, size: int) -> float:
         """A copy of `size` bytes between the device's memories."""
         chip = self.machine.chip

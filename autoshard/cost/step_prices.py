@@ -33,6 +33,7 @@ from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.rings import ring_seconds
 from autoshard.cost.roofline import op_seconds
 from autoshard.cost.tiling import padding
+from autoshard.cost.vector_products import with_sums
 from autoshard.machine.chip import Chip
 from autoshard.machine.machine import Machine
 from autoshard.program.facts import Facts
@@ -158,7 +159,7 @@ class StepPrices:
         if op.groups > 1:
             traffic = traffic + masked_bytes(self, op, strategies)
         flops = self._flops(op) / strategies.shards * flops_in_windows(self, op, strategies)
-        busy = self._busy(op, flops, traffic)
+        busy = with_sums(self, op, strategies, self._busy(op, flops, traffic))
         if op.groups > 1:
             busy = busy + mask_seconds(self, op, strategies) * self.corrections.factor(op)
         if op.index in self.dataflow.rows:
@@ -199,7 +200,7 @@ class StepPrices:
             op = self.program.ops[members[0]]
             if moves_nothing(self.program, self.dataflow, op) or is_free(op, self.program.values):
                 continue
-            if op.index in self.dataflow.rows:
+            if op.index in self.dataflow.rows or op.index in self.dataflow.row_slices:
                 continue
             times = sum(self.program.ops[m].trips * self.program.ops[m].weight for m in members)
             if op.kernel is not None:

@@ -11,6 +11,9 @@ Llama-3-8B on eight H100s, 36 GiB of each on the host, compiles to 3.084 s a ste
 are waited, and with a limit that has room for the host's bytes to 2.542 s, of which 0.099 s are.
 Llama-3-70B on 64 H100s, its products saved, takes 73.4 of 74.0 GiB: 6.137 s, of which 3.426 s are
 waited, and with a limit that has room for that 2.846 s and 0.248 s (JAX 0.12.0.1).
+
+And to merge no products of one array, where that moves more than it saves
+(`autoshard.xla.merged_products`).
 """
 
 from __future__ import annotations
@@ -23,25 +26,31 @@ from autoshard import compat
 from autoshard.machine.compiler import FLAGS
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
+from autoshard.program.trace import Program
+from autoshard.xla.merged_products import merging_loses
 
 SHARE = 0.8
 """Of a device's memory, what XLA:GPU's limit is of: xla/service/gpu/gpu_hlo_schedule.cc."""
 USUAL = 95
 """The factor by default, in percent: xla_gpu_memory_limit_slop_factor."""
+_MERGED = "xla_gpu_dot_merger_threshold_mb"
 
 
 def compiler_options(
-    plan: Plan, arguments: Iterable[tuple[Any, Any]]
+    plan: Plan, program: Program, arguments: Iterable[tuple[Any, Any]]
 ) -> dict[str, bool | int | str]:
     """Options of a plan for XLA:GPU, by its flags and by what memory it needs; none for others.
 
     Args:
       plan: the plan.
+      program: the step that it is of.
       arguments: shapes of the step's arguments, each with its sharding.
     """
     if not plan.belief.startswith("xla:gpu"):
         return {}
     told = told_by(plan.flags)
+    if merging_loses(program, plan.decisions, plan.mesh.sizes):
+        told[_MERGED] = 0
     if math.isinf(plan.memory_limit):
         return told
     given = sum(

@@ -105,7 +105,7 @@ class Lowered:
         arguments = zip(
             jax.tree.leaves(self.in_shapes), jax.tree.leaves(self.in_shardings), strict=True
         )
-        return compiler_options(self.plan, arguments)
+        return compiler_options(self.plan, self.program, arguments)
 
     @property
     def in_abstract(self) -> Any:

@@ -125,6 +125,8 @@ class Facts:
       renewals: by convolution that makes a weight's gradient, what the error waits for.
       narrowed: by value, what copies of it are like that are narrower than it is.
       copied: the ops whose results are slices that are written for what reads them.
+      row_slices: by op of `copied` whose result products with one row alone read, for each of them
+        the dimensions that it contracts, and those that are the slice's own.
       product_orders: by op index, how products should be computed that are not as JAX writes them.
       rows: the reductions that run inside of what reads them, see
       `autoshard.xla.fusion_row_reductions`.
@@ -159,6 +161,7 @@ class Facts:
     renewals: Mapping[int, Renewal]
     narrowed: Mapping[int, Narrowed]
     copied: frozenset[int]
+    row_slices: Mapping[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]]
     product_orders: Mapping[int, ProductOrder]
     rows: frozenset[int]
     innermost: Mapping[int, tuple[int, ...]]
@@ -203,6 +206,7 @@ class Facts:
             self.transposed.get(op.index),
             tuple(life.amounts for life in self.turned.get(op.index, ())),
             op.index in self.copied,
+            self.row_slices.get(op.index),
             op.index in self.rows,
             self.summed_together[op.index],
             op.index in self.renewals,

@@ -46,7 +46,7 @@ from autoshard.xla.liveness import find_lives, find_temporary, find_turned
 from autoshard.xla.narrow_copies import narrowed
 from autoshard.xla.op_order import sequence
 from autoshard.xla.pipelined import made_ahead, summed_behind
-from autoshard.xla.slices import find_copied, find_slices
+from autoshard.xla.slices import find_copied, find_row_slices, find_slices
 
 __all__ = ["Facts", "Phase", "Reader", "Slice", "Turned", "analyse", "reordered"]
 
@@ -99,6 +99,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Facts:
         renewals=renewals(program) if compiler.has("gpu.renewal-turns-weight") else {},
         narrowed=narrowed(program, awaited, compiler),
         copied=copied,
+        row_slices=find_row_slices(program, copied),
         product_orders=told,
         rows=_rows(program, fusion, compiler, told),
         innermost=innermost_dimensions(program, fusion.elementwise, compiler),

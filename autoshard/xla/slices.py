@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from autoshard.machine.compiler import Compiler
 from autoshard.program.facts import Slice
 from autoshard.program.flops import is_matrix_op
-from autoshard.program.trace import Program
+from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import UPDATES
 from autoshard.xla.in_place import BITCASTS
 
@@ -46,6 +46,45 @@ def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
         else:
             sliced.add(value)
     return frozenset(copied)
+
+
+def find_row_slices(
+    program: Program, copied: frozenset[int]
+) -> dict[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]]:
+    """Return, of `copied`, the slices that products with a single row alone read.
+
+    XLA:GPU may make sums of these products, which read slices in place
+    (`autoshard.cost.vector_products`). Of each product the dimensions of the slice that it
+    contracts, and those that are the slice's own.
+    """
+    readers = program.consumers()
+    found: dict[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]] = {}
+    for index in copied:
+        (value,) = program.ops[index].outputs
+        uses = [(program.ops[reader], position) for reader, position in readers[value]]
+        if all(op.primitive == "dot_general" for op, _ in uses):
+            dimensions = [_beside_a_row(op, position) for op, position in uses]
+            whole = tuple(dict.fromkeys(one for one in dimensions if one is not None))
+            if None not in dimensions:
+                found[index] = whole
+    return found
+
+
+def _beside_a_row(op: Op, position: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Of a product's operand, contracted and own dimensions; None if the other has several rows."""
+    own, other = op.rule.operands[position], op.rule.operands[1 - position]
+    inside, beside, result = (
+        {factor for dimension in tensor for factor in dimension}
+        for tensor in (own, other, op.rule.results[0])
+    )
+    if any(op.rule.factors[factor].size > 1 for factor in beside - inside):
+        return None
+    contracted = (inside & beside) - result
+    summed, kept = (
+        tuple(d for d, factors in enumerate(own) if wanted.intersection(factors))
+        for wanted in (contracted, inside - beside)
+    )
+    return summed, kept
 
 
 def find_slices(program: Program, spans: Sequence[tuple[int, int]]) -> dict[int, Slice]:

@@ -75,6 +75,18 @@ class ScheduledComputation:
         """Seconds between an instruction's start and its end; 0 where it is not scheduled."""
         return self.ends.get(name, 0.0) - self.starts.get(name, 0.0)
 
+    def pauses(self) -> dict[str, float]:
+        """Seconds from the last end of what came earlier to an instruction's start, by name.
+
+        The compiler lets `STEP` pass between an instruction and the next that reads it.
+        """
+        found: dict[str, float] = {}
+        last = 0.0
+        for name in sorted(self.starts, key=lambda one: (self.starts[one], self.ends[one])):
+            found[name] = max(self.starts[name] - last, 0.0)
+            last = max(last, self.ends[name])
+        return found
+
     def seconds_of(self, instruction: Instruction) -> float | None:
         """What the compiler says that an instruction takes; None where it says nothing."""
         if instruction.name not in self.starts or is_written(instruction):

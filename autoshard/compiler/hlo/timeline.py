@@ -11,8 +11,11 @@ Instructions run in the order of the text. Compute takes the one stream, collect
 What an instruction takes comes from the compiler where it says so: XLA:TPU writes the cycles of its
 fusions into the text, XLA:GPU a timeline of its own (`autoshard.compiler.hlo.schedule`), which then
 replaces the computation's own. Where it waits for a guess its kernels keep their times, and so do
-collectives that it shows to be waited for. Kernels that people wrote take what the plan says of
-them. Elsewhere prices are asked for, see `Prices`.
+collectives that it shows to be waited for. XLA:GPU's times leave out what starting a kernel takes
+(xla/service/gpu/model/gpu_performance_model_base.h has it for decisions about fusion alone): the
+machine's price of it comes on top, but for what the timeline stands still before the kernel.
+Kernels that people wrote take what the plan says of them. Elsewhere prices are asked for, see
+`Prices`.
 """
 
 from __future__ import annotations
@@ -46,6 +49,10 @@ class Prices(Protocol):
 
     def compute_seconds(self, work: Work) -> float:
         """One instruction on one device."""
+        ...
+
+    def launch_seconds(self) -> float:
+        """The start of one kernel."""
         ...
 
     def copy_seconds(self, size: int) -> float:
@@ -158,6 +165,7 @@ class _Simulation:
             for one in place.computation.instructions
             if (found := transfer(place, one)) is not None
         }
+        pauses = {} if scheduled is None else scheduled.pauses()
         guesses = scheduled is not None and (moved or scheduled.guesses(beside.items()))
         guessed = scheduled if guesses else None
         communication_free = copies_free = untimed = 0.0
@@ -193,13 +201,14 @@ class _Simulation:
                     span.compute += waited
             else:
                 seconds = self._compute(place, instruction, span)
-                untimed += self._untimed(place, instruction, seconds)
+                pause = pauses.get(instruction.name, 0.0)
+                untimed += self._untimed(place, instruction, seconds, pause)
         if scheduled is not None and guessed is None:
             # The compiler's own timeline; what is nested comes on top of it, and what it gives no
             # times: such kernels hide no collective.
-            own_compute = span.compute - nested.compute - untimed
-            span.seconds = scheduled.seconds + untimed + nested.seconds
-            span.exposed = nested.exposed + max(0.0, scheduled.seconds - own_compute)
+            seconds, own_compute = scheduled.seconds + untimed, span.compute - nested.compute
+            span.seconds = seconds + nested.seconds
+            span.exposed = nested.exposed + max(0.0, seconds - own_compute)
         return span
 
     def _scheduled(self, place: Place) -> ScheduledComputation | None:
@@ -245,15 +254,22 @@ class _Simulation:
         done = work(place.module, place.computation, start)
         return self.prices.compute_seconds(done) if cycles is None else cycles
 
-    def _untimed(self, place: Place, instruction: Instruction, seconds: float) -> float:
-        """What of an instruction's seconds the compiler's timeline, which has it, leaves out."""
+    def _untimed(
+        self, place: Place, instruction: Instruction, seconds: float, pause: float
+    ) -> float:
+        """What of an instruction's seconds the compiler's timeline, which has it, leaves out.
+
+        A kernel starts while the timeline pauses before it.
+        """
         scheduled = self._scheduled(place)
         if scheduled is None or instruction.name not in scheduled.starts:
+            return 0.0
+        if self._by_cycles(instruction) is not None:
             return 0.0
         own = scheduled.seconds_of(instruction)
         if own is None:
             return seconds
-        return max(seconds - own, 0.0) if product_bytes(place, instruction) else 0.0
+        return max(seconds - own - min(pause, self.prices.launch_seconds()), 0.0)
 
     def _compute(self, place: Place, instruction: Instruction, span: _Span) -> float:
         """Let an instruction run on the compute stream; its seconds."""
@@ -284,7 +300,9 @@ class _Simulation:
         if cycles is not None or scheduled is None:
             return cycles
         known, size = scheduled.seconds_of(instruction), product_bytes(place, instruction)
-        return known if known is None else max(known, self.prices.least_seconds(size))
+        if not known:
+            return known
+        return self.prices.launch_seconds() + max(known, self.prices.least_seconds(size))
 
     def _by_cycles(self, instruction: Instruction) -> float | None:
         cycles = _CYCLES.search(instruction.rest) if self.clock_hertz is not None else None

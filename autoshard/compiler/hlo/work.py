@@ -170,6 +170,13 @@ def _workspace(instruction: Instruction) -> int:
     return last.bytes if results and last.dtype in ("s8", "u8") else 0
 
 
+def _is_workspace(callee: Computation, result: Instruction) -> bool:
+    """Whether one of a tuple's arrays is what a library has for itself."""
+    called = callee.by_name[result.operands[0]]
+    own = _workspace(called) > 0
+    return own and int(result.attribute("index") or 0) == len(called.arrays) - 1
+
+
 def _scattered(module: Module, computation: Computation, instruction: Instruction) -> int:
     """Elements that are read out of order, of every large operand of the transposition."""
     if instruction.opcode in _FUSIONS:
@@ -238,6 +245,8 @@ def _written(callee: Computation) -> int:
             result = callee.by_name[result.operands[0]]
         if result.opcode == "dynamic-update-slice":
             total += callee.by_name[result.operands[1]].bytes
+        elif result.opcode == "get-tuple-element":
+            total += result.bytes * (not _is_workspace(callee, result))
         else:
-            total += result.bytes
+            total += result.bytes - _workspace(result)
     return total

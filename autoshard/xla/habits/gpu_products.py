@@ -39,6 +39,14 @@ def _slices_scaled(x: Any, stack: Any) -> Any:
     return lax.scan(lambda x, w: (jnp.tanh(x * w), None), x, stack)[0]
 
 
+def _of_one_row(x: Any, w: Any, y: Any, v: Any) -> Any:
+    return jnp.tanh(jnp.tanh(x) @ w), jnp.tanh(jnp.tanh(y) @ v)
+
+
+def _of_one_array(x: Any, w: Any, v: Any) -> Any:
+    return jnp.tanh(x @ w), jnp.tanh(x @ v)
+
+
 def _large_product(x: Any, w: Any) -> Any:
     made = lax.optimization_barrier(x @ w)
     return jnp.sum(lax.optimization_barrier(jnp.tanh(made)), axis=0)
@@ -121,6 +129,20 @@ def _slice_in_place(built: Built) -> bool:
     return {"tanh", "multiply"} <= kernel.opcodes
 
 
+def _only_large_is_call(built: Built) -> bool:
+    (call,) = products(built)
+    (multiplied,) = built.kernels("multiply", reads="bf16[4096,512]")
+    (summed,) = built.kernels("reduce", writes="bf16[512]")
+    return call.reads[1] == "bf16[4096,4096]" and multiplied.name in {*summed.operands, summed.name}
+
+
+def _one_call_of_copies(built: Built) -> bool:
+    (call,) = products(built)
+    (copied,) = built.kernels("concatenate")
+    weights = {"bf16[512,256]", "bf16[512,384]"}
+    return weights <= set(copied.reads) and copied.name in call.operands
+
+
 def _starts_from_product(built: Built) -> bool:
     (product,), (scatter,) = products(built), built.kernels("scatter")
     return product.name in scatter.operands and len(built.kernels()) == 2
@@ -185,6 +207,28 @@ HABITS: tuple[Habit, ...] = (
         (X, WHOLE),
         (X,),
         _result_written,
+    ),
+    habit(
+        "small-products-of-a-row-are-sums",
+        "A product of a single row is multiplied and summed up by kernels, not by cuBLAS, if its "
+        "matrix has less than ten million elements.",
+        "xla/service/gpu/transforms/algebraic_simplifier.cc",
+        _of_one_row,
+        (bf16(1, 4096), bf16(4096, 512), bf16(1, 4096), bf16(4096, 4096)),
+        (WHOLE,) * 4,
+        (WHOLE,) * 2,
+        _only_large_is_call,
+    ),
+    habit(
+        "products-of-one-array-merged",
+        "Products that read one array are one call, for which the operands that differ are copied "
+        "side by side, where one of them has at most 64 MiB of operands and result.",
+        "xla/hlo/transforms/simplifiers/dot_merger.cc",
+        _of_one_array,
+        (_ROWS, _WEIGHT, bf16(512, 384)),
+        (X, WHOLE, WHOLE),
+        (X, X),
+        _one_call_of_copies,
     ),
     habit(
         "products-start-from-products",

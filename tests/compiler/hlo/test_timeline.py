@@ -28,9 +28,13 @@ class ByBytes:
     factors: Mapping[str, float] = field(default_factory=dict)
     compute: float = 0.0
     least: float = 0.0
+    launch: float = 0.0
 
     def compute_seconds(self, work: Work) -> float:
         return self.compute
+
+    def launch_seconds(self) -> float:
+        return self.launch
 
     def copy_seconds(self, size: int) -> float:
         return float(size)
@@ -263,6 +267,23 @@ def test_what_the_compilers_timeline_gives_no_time_is_priced(kernel, seconds):
     assert found.seconds == seconds
     assert found.compute_seconds == pytest.approx(9.0 if seconds > 9 else 6.0)
     assert found.exposed_seconds == pytest.approx(3.0, abs=1e-6)
+
+
+def test_kernels_of_the_compilers_timeline_start_in_its_pauses():
+    """Three kernels of which the second reads what the first writes: 1 us passes between them."""
+    kernels = "".join(
+        f"  {'ROOT ' * (name == 'three')}%{name} = f32[1]{{0}} fusion(%{of}), kind=kLoop, "
+        "calls=%busy.0\n"
+        for name, of in (("one", "p"), ("two", "one"), ("three", "two"))
+    )
+    starts = {"one": 0.0, "two": 6e-6, "three": 8e-6}
+    ends = {"one": 5e-6, "two": 8e-6, "three": 9e-6}
+    main = ScheduledComputation(9e-6, starts, ends)
+    found = run(kernels, ByBytes(launch=2e-6), schedule=Schedule({"main": main}))
+    assert found.seconds == pytest.approx(9e-6 + 2e-6 + 1e-6 + 2e-6)
+    assert found.compute_seconds == pytest.approx(8e-6 + 3 * 2e-6)
+    assert found.exposed_seconds == pytest.approx(0.0, abs=1e-12)
+    assert found.known_share == 1.0
 
 
 COPY = (

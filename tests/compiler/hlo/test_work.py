@@ -133,7 +133,30 @@ HloModule fused
   ROOT %t = (f32[8,4]{1,0}, f32[8,16]{1,0}) tuple(%d, %n)
 }
 
-ENTRY %main (p: f32[10,64], q: f32[64], r: f32[1,64], i: s32[], a: f32[8,16], b: f32[16,4]) -> f32[] {
+%sliced_product (a: f32[8,16], c: f32[10,16,4], i: s32[]) -> (f32[8,4], s8[33554432]) {
+  %a = f32[8,16]{1,0} parameter(0)
+  %c = f32[10,16,4]{2,1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %zero = s32[] constant(0)
+  %row = f32[1,16,4]{2,1,0} dynamic-slice(%c, %i, %zero, %zero), dynamic_slice_sizes={1,16,4}
+  %w = f32[16,4]{1,0} bitcast(%row)
+  ROOT %d = (f32[8,4]{1,0}, s8[33554432]{0}) custom-call(%a, %w), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
+}
+
+%sliced_product_apart (a: f32[8,16], c: f32[10,16,4], i: s32[]) -> (f32[8,4], s8[33554432]) {
+  %a = f32[8,16]{1,0} parameter(0)
+  %c = f32[10,16,4]{2,1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %zero = s32[] constant(0)
+  %row = f32[1,16,4]{2,1,0} dynamic-slice(%c, %i, %zero, %zero), dynamic_slice_sizes={1,16,4}
+  %w = f32[16,4]{1,0} bitcast(%row)
+  %d = (f32[8,4]{1,0}, s8[33554432]{0}) custom-call(%a, %w), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
+  %e = f32[8,4]{1,0} get-tuple-element(%d), index=0
+  %x = s8[33554432]{0} get-tuple-element(%d), index=1
+  ROOT %t = (f32[8,4]{1,0}, s8[33554432]{0}) tuple(%e, %x)
+}
+
+ENTRY %main (p: f32[10,64], q: f32[64], r: f32[1,64], i: s32[], a: f32[8,16], b: f32[16,4], c: f32[10,16,4]) -> f32[] {
   %p = f32[10,64]{1,0} parameter(0)
   %q = f32[64]{0} parameter(1)
   %r = f32[1,64]{1,0} parameter(2)
@@ -145,6 +168,9 @@ ENTRY %main (p: f32[10,64], q: f32[64], r: f32[1,64], i: s32[], a: f32[8,16], b:
   %w = f32[1,64]{1,0} fusion(%p, %r, %i), kind=kLoop, calls=%update_and_slice
   %t = (f32[8,4]{1,0}, f32[8,16]{1,0}) fusion(%a, %b), kind=kOutput, calls=%two
   %g = f32[8,4]{1,0} custom-call(%a, %b), custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
+  %c = f32[10,16,4]{2,1,0} parameter(6)
+  %k = (f32[8,4]{1,0}, s8[33554432]{0}) fusion(%a, %c, %i), kind=kCustom, calls=%sliced_product
+  %l = (f32[8,4]{1,0}, s8[33554432]{0}) fusion(%a, %c, %i), kind=kCustom, calls=%sliced_product_apart
   %h = (f32[8,4]{1,0}, s8[33554432]{0}) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
   %s = f32[1,64]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={1,64}
   %v = f32[10,64]{1,0} dynamic-update-slice(%p, %r, %i, %i)
@@ -163,6 +189,8 @@ ENTRY %main (p: f32[10,64], q: f32[64], r: f32[1,64], i: s32[], a: f32[8,16], b:
         ("t", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 8 * 16 + 16 * 4)),
         ("g", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 16 * 4)),
         ("h", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 16 * 4)),  # without the library's workspace
+        ("k", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 16 * 4 + 1)),  # of a slice, likewise
+        ("l", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 16 * 4 + 1)),
         ("s", 0, 4 * 2 * 64),
         ("v", 0, 4 * 2 * 64),
         ("n", 0, 4 * 2 * 64),

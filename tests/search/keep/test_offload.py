@@ -179,20 +179,21 @@ def test_xla_is_told_of_the_bytes_that_lie_on_the_host():
 
 
 def test_xla_is_told_of_memory_that_is_nearly_full():
-    plan = search(scanned_layers(), load("h100-2"), **OPTIONS)
+    program = scanned_layers()
+    plan = search(program, load("h100-2"), **OPTIONS)
     needed = needed_bytes(plan.estimate)
     mesh = jax.sharding.AbstractMesh((2,), ("x",))
     halves = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
     given = needed // 4
     arguments = [(jax.ShapeDtypeStruct((2 * given,), jnp.uint8), halves)]
     roomy = replace(plan, memory_limit=2.0 * needed)
-    assert compiler_options(roomy, arguments) == {}
+    assert compiler_options(roomy, program, arguments) == {}
     full = replace(plan, memory_limit=1.01 * needed)
-    (factor,) = compiler_options(full, arguments).values()
+    (factor,) = compiler_options(full, program, arguments).values()
     allowed = factor / 100 * (0.8 * full.memory_limit - given)
     assert needed - given <= full.memory_limit - given <= allowed
     assert allowed < 1.02 * (full.memory_limit - given)
-    assert compiler_options(replace(full, belief="xla:tpu"), arguments) == {}
+    assert compiler_options(replace(full, belief="xla:tpu"), program, arguments) == {}
 
 
 def test_what_hosts_cannot_hold_is_refused(program):

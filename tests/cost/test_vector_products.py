@@ -1,0 +1,140 @@
+"""Products of one row on XLA:GPU, which are sums of rows or of columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from autoshard.cost.step_prices import step_prices
+from autoshard.cost.vector_products import AT_ONCE, HABIT
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
+from autoshard.program.strategies import Strategies, project_assignment
+from autoshard.program.trace import Op, trace
+from autoshard.xla import analyse
+from tests.helpers import case, random_plan
+
+H100 = load("h100-8")
+CHIP = H100.chip
+READ = 2 / CHIP.memory_rate
+"""Seconds for an element of bfloat16."""
+BLOCK = 1 / CHIP.multiprocessor_bandwidth
+
+
+def bf16(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+def cut(op: Op, factor: int = -1) -> Strategies:
+    """The strategy with the only axis on one factor, or on none."""
+    whole = tuple(np.full((1, 1), -1) for _ in op.outputs)
+    return project_assignment(op.rule, np.array([[factor]]), whole, (8,))
+
+
+def seconds(fn, *shapes: jax.ShapeDtypeStruct, machine: Machine = H100, factor: str = "") -> float:
+    """Of the only product of a step on one of eight devices, whole or with one factor cut."""
+    program = trace(fn, *shapes)
+    prices = step_prices(program, analyse(program, machine.chip), machine, (8,))
+    (op,) = [one for one in program.ops if one.primitive == "dot_general"]
+    names = [one.name for one in op.rule.factors]
+    strategy = cut(op, names.index(factor) if factor else -1)
+    return float(prices.compute_seconds(op, strategy)[0])
+
+
+def columns(x, w):
+    return x @ w
+
+
+def rows(x, w):
+    return jnp.einsum("bk,nk->bn", x, w)
+
+
+def test_rows_take_what_memory_takes():
+    found = seconds(rows, bf16(1, 2048), bf16(1024, 2048))
+    assert found == pytest.approx(CHIP.launch_seconds + 2048 * 1024 * READ, rel=0.01)
+
+
+def test_long_columns_are_written_first_and_summed_up_by_few_multiprocessors():
+    """XLA:GPU's own: 10.3 us to multiply, and 16.9 us to sum up (JAX 0.10.2 and 0.12.0.1)."""
+    found = seconds(columns, bf16(1, 4096), bf16(4096, 2048))
+    expected = 2 * CHIP.launch_seconds + 4096 * (2 * 2048 * READ + 256 * BLOCK)
+    assert found == pytest.approx(expected)
+    assert found - 2 * CHIP.launch_seconds == pytest.approx(27.1e-6, rel=0.05)
+
+
+def test_short_columns_are_multiplied_and_summed_up_at_once():
+    """XLA:GPU's own: 4.2 us."""
+    found = seconds(columns, bf16(1, 512), bf16(512, 4096))
+    assert found == pytest.approx(CHIP.launch_seconds + 512 * 2 * 256 * BLOCK)
+    assert found - CHIP.launch_seconds == pytest.approx(4.2e-6, rel=0.05)
+
+
+def test_columns_of_more_elements_are_summed_up_in_two_steps():
+    """XLA:GPU's own: 5.7 us for the first one."""
+    long = seconds(columns, bf16(1, 2 * AT_ONCE), bf16(2 * AT_ONCE, 1024))
+    assert long < seconds(columns, bf16(1, AT_ONCE), bf16(AT_ONCE, 1024))
+    assert long - 2 * CHIP.launch_seconds == pytest.approx(5.7e-6, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (bf16(2, 4096), bf16(4096, 1024)),  # two rows
+        (bf16(1, 4096), bf16(4096, 4096)),  # 16.8 million elements
+    ],
+)
+def test_other_products_stay_calls(left, right):
+    found = seconds(columns, left, right)
+    size = left.size + right.size + left.shape[0] * right.shape[1]
+    assert found == pytest.approx(CHIP.launch_seconds + size * READ)
+
+
+def test_what_is_cut_counts_on_one_device():
+    """Of 16.8 million elements a device has two, and of eight rows one."""
+    whole = bf16(1, 4096), bf16(4096, 4096)
+    summed = seconds(columns, *whole, factor="j")
+    assert summed > CHIP.launch_seconds + 4096 * 256 * BLOCK
+    halved = seconds(columns, *whole, factor="k")
+    assert halved == pytest.approx(CHIP.launch_seconds + 512 * 2 * 256 * BLOCK, rel=0.01)
+
+
+def test_without_the_habit_or_the_number_products_are_calls():
+    arguments = bf16(1, 4096), bf16(4096, 2048)
+    usual = seconds(columns, *arguments)
+    for chip in (
+        replace(CHIP, multiprocessor_bandwidth=0.0),
+        replace(CHIP, compiler=replace(CHIP.compiler, without=frozenset({HABIT}))),
+    ):
+        assert seconds(columns, *arguments, machine=replace(H100, chip=chip)) < 0.4 * usual
+    assert not load("v5p-8").chip.multiprocessor_bandwidth
+
+
+def layers(stack, x):
+    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stack)[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "free"), [(1, 1024, True), (8, 1024, False), (1, 4096, False)]
+)
+def test_slices_are_read_in_place_where_products_are_sums(rows, width, free):
+    """Before 0.11; later releases read all slices in place."""
+    compiler = replace(CHIP.compiler, without=frozenset())
+    machine = replace(H100, chip=replace(CHIP, compiler=compiler))
+    program = trace(layers, bf16(4, width, width), bf16(rows, width))
+    prices = step_prices(program, analyse(program, machine.chip), machine, (8,))
+    (op,) = [one for one in program.ops if one.primitive == "scan_slice"]
+    found = float(prices.compute_seconds(op, cut(op))[0])
+    assert (found == 0) == free
+
+
+@pytest.mark.parametrize("width", [512, 2048, 4096])
+def test_no_plan_undercuts_the_bound_of_all_chips(width):
+    given = case(layers, bf16(4, width, width), bf16(1, width), mesh={"x": 8}, machine=H100)
+    prices, ops = given.built.prices, given.program.ops
+    least = prices.ideal_seconds([[op.index] for op in ops])
+    plans = [random_plan(given, seed) for seed in range(20)]
+    assert all(least <= plan.estimate.lower_seconds * (1 + 1e-9) for plan in plans)
