@@ -112,10 +112,10 @@ def _sum_seconds(
     width, of_rows = np.ones(len(strategies)), np.zeros(len(strategies), dtype=np.bool_)
     inside = np.ones(len(strategies), dtype=np.bool_)  # no contracted element was met as yet
     for factor in reversed(order):
-        several = local[:, factor] > 1
         if factor in contracted:
-            of_rows |= inside & several & (width == 1)
-            inside &= ~several
+            large = local[:, factor] > 1
+            of_rows |= inside & large & (width == 1)
+            inside &= ~large
         else:
             width = np.where(inside, width * local[:, factor], width)
     depth = local[:, contracted].prod(axis=1)

@@ -6,7 +6,8 @@ The common case is a cache that a loop carries: donated, updated in every iterat
   donated input that the result aliases, nothing else is ever allocated.
 * A product may read a slice of such a carry in another dimension order. XLA:GPU does not transpose
   the slices. It transposes the whole carry before the loop, and back at the end. A second carry of
-  the same size reuses the buffer of the first.
+  the same size reuses the buffer of the first. Likewise a stack of which a loop reads slices, which
+  stays in its own order beside its copy.
 """
 
 from __future__ import annotations
@@ -77,6 +78,17 @@ def carry_of(program: Program, value: int) -> int:
             break
         value = maker.inputs[0]
     return -1
+
+
+def stack_of(program: Program, value: int) -> Op | None:
+    """Return what slices a stack, turn by turn, where `value` is such a slice."""
+    while (maker := maker_of(program, value)) is not None:
+        if maker.primitive == "scan_slice":
+            return maker
+        if maker.primitive not in BITCASTS:
+            break
+        value = maker.inputs[0]
+    return None
 
 
 def maker_of(program: Program, value: int) -> Op | None:

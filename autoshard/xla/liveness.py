@@ -10,7 +10,7 @@ copies of `autoshard.xla.slices`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.machine.compiler import LAWS, Compiler
@@ -22,8 +22,9 @@ from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import BARRIER, UPDATES
 from autoshard.xla.dim_order.walk import Transposition, Transpositions
 from autoshard.xla.fusion import FUSING_REDUCTIONS, Fusion
-from autoshard.xla.in_place import carry_of, updated_in_place
+from autoshard.xla.in_place import carry_of, stack_of, updated_in_place
 
+STACKS = "gpu.stacks-turned-for-products"
 ALIASING = frozenset({"enter", "return", "scan_slice"})
 
 
@@ -52,12 +53,19 @@ def find_turned(
     spans = region_spans(program, when)
     whole = not compiler.denies("gpu.carries-put-in-order")
     carries = _turned_carries(program, found) if whole else {}
+    stacks = _turned_stacks(program, found) if compiler.has(STACKS) else {}
+
+    def life(index: int, one: Transposition, base: int) -> Turned:
+        key = index, one.position
+        if key in carries:
+            return _with_carry(program, spans, index, one, *carries[key])
+        if key in stacks:
+            return _with_stack(program, spans, stacks, key)
+        return _life(program, readers, fusion, when, program.ops[index], one, base)
+
     return {
         index: tuple(
-            _with_carry(program, spans, index, one, *carries[index, one.position])
-            if (index, one.position) in carries
-            else _life(program, readers, fusion, when, program.ops[index], one, base)
-            for one, base in zip(found.of_op[index], bases, strict=True)
+            life(index, one, base) for one, base in zip(found.of_op[index], bases, strict=True)
         )
         for index, bases in found.bases.items()
     }
@@ -91,6 +99,39 @@ def _turned_carries(
         value = program.values[carries[key]]
         first.setdefault((program.ops[value.producer].region, value.bytes), key)
     return {key: (carry, key in first.values()) for key, carry in carries.items()}
+
+
+def _turned_stacks(
+    program: Program, found: Transpositions
+) -> dict[tuple[int, int], tuple[Op, bool]]:
+    """Return, by op index and operand, what slices the stacks that products read transposed.
+
+    Each comes with whether its copy needs memory: one copy serves all that read it in one order.
+    """
+    stacks: dict[tuple[int, int], tuple[Op, bool]] = {}
+    first: dict[object, tuple[int, int]] = {}
+    for index, here in found.of_op.items():
+        op = program.ops[index]
+        for one in here if op.primitive == "dot_general" else ():
+            slicing = stack_of(program, op.inputs[one.position])
+            if slicing is not None:
+                key = index, one.position
+                copy = slicing.inputs[0], slicing.region, one.alone, one.wanted[0]
+                stacks[key] = slicing, first.setdefault(copy, key) == key
+    return stacks
+
+
+def _with_stack(
+    program: Program,
+    spans: Sequence[tuple[int, int]],
+    stacks: Mapping[tuple[int, int], tuple[Op, bool]],
+    key: tuple[int, int],
+) -> Turned:
+    """Return the live range of the transposed copy of a stack of which an op reads slices."""
+    slicing, held = stacks[key]
+    start, stop = spans[slicing.region]
+    turns = program.values[slicing.inputs[0]].bytes / program.values[slicing.outputs[0]].bytes
+    return Turned(start, stop, stop, parts=turns * held, moves=float(held))
 
 
 def _with_carry(

@@ -163,6 +163,16 @@ def summed(x: Any, y: Any) -> Any:
     return jnp.sum(x, axis=0), jnp.sum(y, axis=0)
 
 
+def reading(cache: Any, q: Any) -> Any:
+    """A loop that multiplies with slices of a stack of which the second dimension is a batch."""
+
+    def body(q: Any, one: Any) -> tuple[Any, None]:
+        scores = jnp.einsum("bqkh,bskh->bkqs", q, one)
+        return jnp.tanh(jnp.einsum("bkqs,bskh->bqkh", scores, one)), None
+
+    return lax.scan(body, q, cache)[0]
+
+
 def narrow(array: Any) -> Any:
     return array.astype(jnp.bfloat16)
 
@@ -222,6 +232,9 @@ CASES: dict[str, dict[str, Case]] = {
         "gpu.elementwise-written-over": WRITTEN_OVER,
         "gpu.updates-in-place": CACHED,
         "gpu.carries-put-in-order": CACHED,
+        "gpu.stacks-turned-for-products": Case(
+            reading, (array(3, 8, 64, 4, 32), array(8, 2, 4, 32))
+        ),
         "gpu.products-write-batch-left-right": GROUPED,
         "gpu.grouped-scores-transposed": GROUPED,
         "gpu.batch-of-one-is-none": GROUPED,

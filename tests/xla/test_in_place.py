@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from autoshard.machine.load import load
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Program, trace
 from autoshard.xla import analyse
-from autoshard.xla.in_place import carry_of, updated_in_place
+from autoshard.xla.in_place import carry_of, stack_of, updated_in_place
 
 LAYERS, ROWS, PLACES, HEADS, SIZE = 3, 8, 64, 4, 32
 CACHE = jax.ShapeDtypeStruct((LAYERS, ROWS, PLACES, HEADS, SIZE), jnp.float32)
@@ -127,6 +128,36 @@ def test_one_cache_is_transposed_as_a_whole() -> None:
         copies += [float(made[whole]) for made, _ in transposing(prices, op, strategies)[1]]
     assert sorted(copies)[-1] == cache * prices.scratch_factor
     assert sum(one >= cache for one in copies) == 1
+
+
+def test_stacks_are_transposed_as_a_whole_before_the_loop() -> None:
+    """Once for the products that read it in one order, and alive as long as the loop."""
+
+    def step(cache: Any, q: Any) -> Any:
+        def body(q: Any, one: Any) -> tuple[Any, None]:
+            scores = jnp.einsum("bqkh,bskh->bkqs", q, one)
+            return jnp.tanh(jnp.einsum("bkqs,bskh->bqkh", scores, one)), None
+
+        return jax.lax.scan(body, q, cache)[0]
+
+    shapes = (LAYERS, 16, 128, 8, 64), (16, 32, 8, 64)
+    program = trace(step, *(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes))
+    machine = load("h100-1")
+    flow = analyse(program, machine.chip)
+    prices = step_prices(program, flow, machine, (1,))
+    region = next(one for one in program.regions if one.kind == "scan")
+    last = flow.when[region.stop - 1]
+    copies = []
+    for index, lives in flow.turned.items():
+        op = program.ops[index]
+        whole = enumerate_strategies(op.rule, (1,), [program.values[op.outputs[0]].shape])
+        made = transposing(prices, op, whole)[1]
+        for one, life, (bytes_, _) in zip(flow.transposed[index], lives, made, strict=True):
+            if stack_of(program, op.inputs[one.position]) is not None and bytes_[0]:
+                assert life.start <= flow.when[region.start]
+                assert life.stop > last
+                copies.append(float(bytes_[0]))
+    assert copies == [math.prod(shapes[0]) * 2 * prices.scratch_factor]
 
 
 def test_chips_without_memory_transactions_transpose_nothing() -> None:

@@ -62,6 +62,16 @@ def _cached(cache: Any, q: Any, k: Any) -> tuple[Any, Any]:
     return lax.scan(body, (cache, q), jnp.arange(4))[0]
 
 
+def _read(cache: Any, q: Any) -> Any:
+    """A loop that multiplies with slices of a stack."""
+
+    def body(q: Any, one: Any) -> tuple[Any, None]:
+        scores = jnp.einsum("bqkh,bskh->bkqs", q, one)
+        return jnp.tanh(jnp.einsum("bkqs,bskh->bqkh", scores, one)), None
+
+    return lax.scan(body, q, cache)[0]
+
+
 def _updated(cache: Any, x: Any) -> Any:
     def body(cache: Any, i: Any) -> tuple[Any, None]:
         return lax.dynamic_update_slice(cache, x[None] * i.astype(x.dtype), (i, 0, 0)), None
@@ -157,6 +167,14 @@ def _stack_turned(built: Built) -> bool:
     (gather,) = built.collectives("all-gather")
     (turned,) = built.kernels("transpose", reads="bf16[4,512,64]")
     return gather.depth == 1 and turned.depth == 0 and turned.writes == ("bf16[64,4,512]",)
+
+
+def _read_turned(built: Built) -> bool:
+    """The stack is alive beside its copy, which both products read."""
+    (turned,) = built.kernels("transpose", reads=_CARRY)
+    calls = [one for one in built.kernels("custom-call") if one.depth == 1]
+    size = 4 * 2 * 128 * 8 * 64 * 2
+    return turned.depth == 0 and bool(calls) and built.temporary_bytes >= size
 
 
 def _rows_before_loop(built: Built) -> bool:
@@ -328,6 +346,17 @@ HABITS: tuple[Habit, ...] = (
         (INNER, X),
         _carry_turned,
         donated=(0,),
+    ),
+    habit(
+        "stacks-turned-for-products",
+        "Where a product reads a slice of a stack in another order, the whole stack is put in that "
+        "order before the loop.",
+        _LAYOUTS,
+        _read,
+        (bf16(4, 16, 128, 8, 64), bf16(16, 32, 8, 64)),
+        (INNER, X),
+        (X,),
+        _read_turned,
     ),
     habit(
         "stacks-put-in-order",
