@@ -23,17 +23,17 @@ where it lies.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.cost.corrections import Corrections
+from autoshard.machine.machine import Machine
+from autoshard.program.facts import Facts
 from autoshard.program.layout import shards_of
 from autoshard.program.strategies import Strategies
-from autoshard.program.trace import Op
-
-if TYPE_CHECKING:
-    from autoshard.cost.step_prices import StepPrices
+from autoshard.program.trace import Op, Program
 
 Floats = NDArray[np.float64]
 HABIT = "gpu.small-products-of-a-row-are-sums"
@@ -45,20 +45,39 @@ AT_ONCE = 4096
 """Elements of a column that are summed up in one step."""
 
 
-def with_sums(prices: StepPrices, op: Op, strategies: Strategies, busy: Floats) -> Floats:
+class Prices(Protocol):
+    """What is asked of `autoshard.cost.step_prices.StepPrices`."""
+
+    @property
+    def program(self) -> Program: ...
+
+    @property
+    def dataflow(self) -> Facts: ...
+
+    @property
+    def machine(self) -> Machine: ...
+
+    @property
+    def mesh_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def corrections(self) -> Corrections: ...
+
+
+def with_sums(prices: Prices, op: Op, strategies: Strategies, busy: Floats) -> Floats:
     """Seconds of an op, `[len(strategies)]`: `busy`, or what sums in place of products make it."""
     if op.index in prices.dataflow.row_slices:
         return slice_seconds(prices, op, strategies, busy)
     return product_seconds(prices, op, strategies, busy)
 
 
-def is_priced(prices: StepPrices) -> bool:
+def is_priced(prices: Prices) -> bool:
     """Whether the compiler of the machine is known to make sums of such products."""
     chip = prices.machine.chip
-    return chip.multiprocessor_bandwidth > 0 and chip.compiler.has(HABIT)
+    return chip.sm_bandwidth > 0 and chip.compiler.has(HABIT)
 
 
-def product_seconds(prices: StepPrices, op: Op, strategies: Strategies, busy: Floats) -> Floats:
+def product_seconds(prices: Prices, op: Op, strategies: Strategies, busy: Floats) -> Floats:
     """Seconds of a product of two operands, `[len(strategies)]`: `busy`, or those of its sum."""
     if op.primitive != "dot_general" or not is_priced(prices) or min(op.inputs) < 0:
         return busy
@@ -79,7 +98,7 @@ def product_seconds(prices: StepPrices, op: Op, strategies: Strategies, busy: Fl
     return found
 
 
-def slice_seconds(prices: StepPrices, op: Op, strategies: Strategies, busy: Floats) -> Floats:
+def slice_seconds(prices: Prices, op: Op, strategies: Strategies, busy: Floats) -> Floats:
     """Seconds of a slice that is written for products: nothing where they read it in place."""
     readers = prices.dataflow.row_slices.get(op.index, ())
     if not readers or not is_priced(prices):
@@ -95,7 +114,7 @@ def slice_seconds(prices: StepPrices, op: Op, strategies: Strategies, busy: Floa
 
 
 def _sum_seconds(
-    prices: StepPrices,
+    prices: Prices,
     op: Op,
     strategies: Strategies,
     side: int,
@@ -121,7 +140,7 @@ def _sum_seconds(
     depth = local[:, contracted].prod(axis=1)
     in_steps = depth > AT_ONCE
     read = moved / chip.memory_rate
-    down = np.where(in_steps, np.sqrt(depth), depth) / chip.multiprocessor_bandwidth
+    down = np.where(in_steps, np.sqrt(depth), depth) / chip.sm_bandwidth
     down = down * np.minimum(width * matrix.itemsize, WIDTH)
     together = np.maximum(read, 2 * down)
     apart = chip.launch_seconds + 2 * read + np.maximum(read, down)

@@ -13,7 +13,7 @@ Llama-3-70B on 64 H100s, its products saved, takes 73.4 of 74.0 GiB: 6.137 s, of
 waited, and with a limit that has room for that 2.846 s and 0.248 s (JAX 0.12.0.1).
 
 And to merge no products of one array, where that moves more than it saves
-(`autoshard.xla.merged_products`).
+(`autoshard.lower.facts.merged_products`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from autoshard import compat
+from autoshard.lower.facts.merged_products import merging_loses
 from autoshard.machine.compiler import FLAGS
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
 from autoshard.program.trace import Program
-from autoshard.xla.merged_products import merging_loses
 
 SHARE = 0.8
 """Of a device's memory, what XLA:GPU's limit is of: xla/service/gpu/gpu_hlo_schedule.cc."""

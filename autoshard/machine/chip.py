@@ -38,7 +38,7 @@ class Chip:
         other functions are multiples of it, see `autoshard.program.flops.TRANSCENDENTAL`.
       transaction_bytes: the least that device memory moves for one element; what a transposition
         that jumps about pays for each. 0: transpositions are not priced.
-      multiprocessor_bandwidth: bytes/s that one multiprocessor reads, of a kernel that runs on a
+      sm_bandwidth: bytes/s that one multiprocessor reads, of a kernel that runs on a
         few of them (`autoshard.cost.vector_products`). 0: such kernels are not priced.
       vector_memory_bytes: of a memory beside the main one in which XLA keeps arrays, see
         `autoshard.xla.forecast.tpu_vector_memory`.
@@ -63,7 +63,7 @@ class Chip:
     memory_efficiency: float
     exponential_flops: float = 0.0
     transaction_bytes: float = 0.0
-    multiprocessor_bandwidth: float = 0.0
+    sm_bandwidth: float = 0.0
     vector_memory_bytes: float = 0.0
     lanes: int = 1
     sublanes: int = 1

@@ -109,7 +109,7 @@ _CHIP = {
     "memory_efficiency": _FRACTION,
     "exponential_flops": _Key("number", required=False),
     "transaction_bytes": _Key("number", required=False),
-    "multiprocessor_bandwidth": _Key("number", required=False),
+    "sm_bandwidth": _Key("number", required=False),
     "vector_memory_bytes": _Key("number", required=False),
     "lanes": _COUNT,
     "sublanes": _COUNT,

@@ -38,7 +38,7 @@ _CHIP: dict[str, tuple[str, Sense, bool]] = {
     "launch_seconds": ("time to start a kernel", "cost", False),
     "exponential_flops": ("work of an exponential", "cost", True),
     "transaction_bytes": ("bytes of a transaction", "cost", True),
-    "multiprocessor_bandwidth": ("bandwidth of a multiprocessor", "rate", True),
+    "sm_bandwidth": ("bandwidth of a multiprocessor", "rate", True),
     "memory_bytes": ("memory", "memory", False),
     "reserve_bytes": ("reserve of memory", "overhead", False),
 }

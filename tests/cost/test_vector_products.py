@@ -22,7 +22,7 @@ H100 = load("h100-8")
 CHIP = H100.chip
 READ = 2 / CHIP.memory_rate
 """Seconds for an element of bfloat16."""
-BLOCK = 1 / CHIP.multiprocessor_bandwidth
+BLOCK = 1 / CHIP.sm_bandwidth
 
 
 def bf16(*shape: int) -> jax.ShapeDtypeStruct:
@@ -106,11 +106,11 @@ def test_without_the_habit_or_the_number_products_are_calls():
     arguments = bf16(1, 4096), bf16(4096, 2048)
     usual = seconds(columns, *arguments)
     for chip in (
-        replace(CHIP, multiprocessor_bandwidth=0.0),
+        replace(CHIP, sm_bandwidth=0.0),
         replace(CHIP, compiler=replace(CHIP.compiler, without=frozenset({HABIT}))),
     ):
         assert seconds(columns, *arguments, machine=replace(H100, chip=chip)) < 0.4 * usual
-    assert not load("v5p-8").chip.multiprocessor_bandwidth
+    assert not load("v5p-8").chip.sm_bandwidth
 
 
 def layers(stack, x):

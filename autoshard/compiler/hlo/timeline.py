@@ -23,53 +23,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from autoshard.compiler.hlo.collectives import Found
 from autoshard.compiler.hlo.events import Event, events
 from autoshard.compiler.hlo.module import Instruction, Module
 from autoshard.compiler.hlo.parts import part_of
 from autoshard.compiler.hlo.places import Place, called_computations, trip_count
+from autoshard.compiler.hlo.priced import Prices
 from autoshard.compiler.hlo.rings import find_rings
 from autoshard.compiler.hlo.schedule import Schedule, ScheduledComputation, is_written
 from autoshard.compiler.hlo.transfers import transfer
-from autoshard.compiler.hlo.work import NOTHING, Work, work
+from autoshard.compiler.hlo.work import NOTHING, work
 from autoshard.lower.facts.kernel_times import seconds_of_kernel
-from autoshard.machine.host import Direction
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _AGAIN = ".remat"
 """What XLA's rematerialization writes behind the name of what it clones
 (xla/hlo/transforms/simplifiers/hlo_rematerialization.cc)."""
 _LOCAL_STARTS = frozenset({"copy-start", "slice-start", "dynamic-slice-start"})
-
-
-class Prices(Protocol):
-    """What the machine takes for things that the compiler gives no time for."""
-
-    def compute_seconds(self, work: Work) -> float:
-        """One instruction on one device."""
-        ...
-
-    def launch_seconds(self) -> float:
-        """The start of one kernel."""
-        ...
-
-    def copy_seconds(self, size: int) -> float:
-        """A copy of `size` bytes within the device."""
-        ...
-
-    def least_seconds(self, size: int) -> float:
-        """What no kernel undercuts that reads and writes `size` bytes."""
-        ...
-
-    def transfer_seconds(self, direction: Direction, size: int) -> float:
-        """A transfer of `size` bytes to the host's memory, or from it."""
-        ...
-
-    def collective_seconds(self, kind: str, found: Found, size: float) -> float:
-        """A collective of `size` bytes in the meaning of `Move`, over the axes of `found`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +233,11 @@ class _Simulation:
         A kernel starts while the timeline pauses before it.
         """
         scheduled = self._scheduled(place)
-        if scheduled is None or instruction.name not in scheduled.starts:
-            return 0.0
-        if self._by_cycles(instruction) is not None:
+        if (
+            scheduled is None
+            or instruction.name not in scheduled.starts
+            or self._by_cycles(instruction)
+        ):
             return 0.0
         own = scheduled.seconds_of(instruction)
         if own is None:

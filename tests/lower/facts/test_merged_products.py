@@ -10,11 +10,11 @@ import pytest
 
 from autoshard.compiler.compiled import ask
 from autoshard.compiler.target import target_of, why_missing
+from autoshard.lower.facts.merged_products import merging_loses
 from autoshard.lower.spmd import lower
 from autoshard.machine.load import load
 from autoshard.program.trace import trace
 from autoshard.search.search import search
-from autoshard.xla.merged_products import merging_loses
 from tests.helpers import case, random_plan
 
 TOLD = "xla_gpu_dot_merger_threshold_mb"

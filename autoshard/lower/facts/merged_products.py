@@ -19,19 +19,19 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from autoshard.machine.compiler import LAWS
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.strategies_of import ChosenStrategies
+from autoshard.program.flops import is_matrix_op
 from autoshard.program.layout import Layout, local_shape
+from autoshard.program.strategies import is_layout_determined
 from autoshard.program.trace import Op, Program
-from autoshard.xla.fusion import FusionRules
-from autoshard.xla.in_place import BITCASTS
 
 MOST = 64 << 20
 """Bytes of operands and result of a product that others are merged with."""
 START = 6 << 20
 """Bytes that memory moves while a kernel starts: 2 us at 3 TB/s."""
-SLICES = frozenset({"scan_slice", "dynamic_slice", "slice"})
+_BITCASTS = frozenset({"reshape", "squeeze", "expand_dims"})
+_SLICES = frozenset({"scan_slice", "dynamic_slice", "slice"})
 
 
 class _Product(NamedTuple):
@@ -51,13 +51,13 @@ def merging_loses(program: Program, decisions: Decisions, mesh_shape: Sequence[i
       decisions: of the plan.
       mesh_shape: sizes of the axes of its mesh.
     """
-    rules, lost, saved = FusionRules.of(LAWS), 0.0, 0.0
+    lost = saved = 0.0
     for shared, group in _groups(program, decisions, mesh_shape):
         if min(one.bytes for one in group) > MOST:
             continue
         times = group[0].op.trips * group[0].op.weight
         other = 1 - shared
-        copied = [one for one in group if _is_copied(program, decisions, rules, one, other)]
+        copied = [one for one in group if _is_copied(program, decisions, one, other)]
         lost += times * sum(2 * one.operands[other] for one in copied)
         saved += times * (len(group) - 1) * (group[0].operands[shared] + START)
     return lost > saved
@@ -137,9 +137,7 @@ def _independent(program: Program, group: Sequence[_Product]) -> list[_Product]:
     return found
 
 
-def _is_copied(
-    program: Program, decisions: Decisions, rules: FusionRules, product: _Product, position: int
-) -> bool:
+def _is_copied(program: Program, decisions: Decisions, product: _Product, position: int) -> bool:
     """Whether an operand is copied to stand beside another's: it is not computed element by element
     as the product reads it."""
     value, layout = product.op.inputs[position], product.layouts[position]
@@ -148,8 +146,13 @@ def _is_copied(
         if stored != layout or producer < 0:
             return True  # a collective brings it, or it is an input
         maker = program.ops[producer]
-        if maker.primitive not in BITCASTS or maker.inputs[0] < 0:
-            return maker.primitive in SLICES or not rules.is_elementwise(maker)
+        if maker.primitive not in _BITCASTS or maker.inputs[0] < 0:
+            return not _is_elementwise(maker)
         value = maker.inputs[0]
         layout = decisions.stored[value] or layout
     return False
+
+
+def _is_elementwise(op: Op) -> bool:
+    apart = op.boundary or is_matrix_op(op.primitive) or op.primitive in _SLICES
+    return not apart and is_layout_determined(op.rule)
