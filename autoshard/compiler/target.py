@@ -71,6 +71,8 @@ GPU_TARGETS: Mapping[str, str] = {
     "H200 SXM": "h200",
     "B200": "b200",
     "GB200": "gb200",
+    "B300": "b300",
+    "GB300": "gb300",
 }
 """XLA's description of a chip, by the chip's name; files in `targets`."""
 

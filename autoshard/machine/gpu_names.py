@@ -18,7 +18,9 @@ MEMORY = {
     "h100": (80,),
     "h200": (141,),
     "b200": (180, 192),
+    "b300": (270, 288),
     "gb200": (186, 192),
+    "gb300": (279, 288),
     "mi300x": (192,),
 }
 """Gigabytes of the chip of a preset, as their makers write them, by its word."""
@@ -26,7 +28,7 @@ MEMORY = {
 OTHERS = {("a100", 40)}
 """Chips of a preset with another memory; a type in `machine_types.toml` has their numbers."""
 
-_PRESETS = {"gb200": "gb200-nvl72"}
+_PRESETS = {"gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}
 _MAKERS = {"nvidia", "amd", "instinct", "tesla"}
 _FORM = re.compile(r"sxm\d*|hbm\d*e?|oam")
 _GIGABYTES = re.compile(r"(\d{1,4})gb")

@@ -22,7 +22,9 @@ from autoshard.study.calibrate.table import Row
 from autoshard.units import counted
 
 _FAMILIES = (
+    ("gb300", "gb300-nvl72"),
     ("gb200", "gb200-nvl72"),
+    ("b300", "b300"),
     ("b200", "b200"),
     ("h200", "h200"),
     ("h100", "h100"),

@@ -35,13 +35,11 @@ class Known:
       preset: whose numbers it has.
       other: numbers that are others.
       source: of these.
-      name: of the chip, where it reaches others than its preset's (`as_measured.REACHED`).
     """
 
     preset: str
     other: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
-    name: str = ""
 
 
 CHIPS = {
@@ -61,28 +59,9 @@ CHIPS = {
         "nvidia.com/en-us/data-center/grace-hopper-superchip",
     ),
     "B200": Known("b200"),
-    "B300": Known(
-        "b200",
-        {
-            "chip.memory_bytes": 288e9,
-            "chip.peak_flops.float4": 14e15,
-            "chip.peak_flops.int8": 0.15e15,
-        },
-        "nvidia.com/en-us/data-center/dgx-b300; verda.com/blog/gb300-nvl72-architecture",
-        "B300",
-    ),
+    "B300": Known("b300"),
     "GB200": Known("gb200-nvl72"),
-    "GB300": Known(
-        "gb200-nvl72",
-        {
-            "chip.memory_bytes": 288e9,
-            "chip.peak_flops.float4": 15e15,
-            "chip.peak_flops.int8": 0.165e15,
-        },
-        "nvidia.com/en-us/data-center/gb300-nvl72; developer.nvidia.com/blog/"
-        "inside-nvidia-blackwell-ultra-the-chip-powering-the-ai-factory-era",
-        "GB300",
-    ),
+    "GB300": Known("gb300-nvl72"),
     "MI300X": Known("mi300x"),
     "MI325X": Known(
         "mi300x",
@@ -161,8 +140,6 @@ def machine_of(run: Run) -> tuple[Machine, tuple[str, ...]]:
     notes = [f"{path} {value:.4g}" for path, value in values.items()]
     kernels: list[Attention] = [kind for name, kind in ATTENTION if name in run.framework]
     machine = with_numbers(machine, values)
-    if known.name:
-        machine = replace(machine, chip=replace(machine.chip, name=known.name))
     machine = as_measured(machine, (*kernels, "cudnn")[0])
     compiler = machine.chip.compiler
     if compiler.name in FLAGGED and FLAGGED[compiler.name] in run.framework:

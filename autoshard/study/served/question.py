@@ -92,8 +92,6 @@ def _machine(point: Point) -> Machine:
     except MachineError as error:
         raise UnreachableError(str(error).split("\n")[0]) from error
     machine = with_numbers(machine, dict(known.other))
-    if known.name:
-        machine = replace(machine, chip=replace(machine.chip, name=known.name))
     return with_engine_collectives(as_measured(machine, best=True))
 
 

@@ -93,7 +93,7 @@ def between_hosts(
     share, times = size / members, ROUNDS.get(kind, 1) * (members - 1) * reached / members
     chip = topology.machine.chip
     rate = outer.efficiency * outer.chip_bandwidth / HEADERS
-    prepared = B200_CHUNK_SECONDS if chip.name == "B200" else CHUNK_SECONDS
+    prepared = B200_CHUNK_SECONDS if chip.name in ("B200", "B300") else CHUNK_SECONDS
     trip = 1e-6 * told_microseconds(outer.latency_seconds)
     start = 1e-6 * told_microseconds(chip.launch_seconds)
     each = share / rate + math.ceil(share / CHUNK_BYTES) * prepared + trip

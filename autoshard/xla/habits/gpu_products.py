@@ -186,7 +186,7 @@ HABITS: tuple[Habit, ...] = (
         (X,),
         lambda built: _has_workspace(32 << 20, built),
         machine="b200-8",
-        chips=("B200", "GB200"),
+        chips=("B200", "GB200", "B300", "GB300"),
     ),
     habit(
         "product-operands-written",
