@@ -85,6 +85,8 @@ def test_constraints_that_are_kept_are_demands_on_its_own_mesh():
         ("llama3.1-8b", {"atention": "flash"}, "no 'atention' (did you mean attention"),
         ("llama3.1-8b", {"max_target_length": "long"}, "MaxText refuses this configuration: "),
         ("llama3.1-8b", {"attention": "other"}, "cannot build the step of llama3.1-8b: ValueError"),
+        ("llama3.1-8b", {"attention": "flsh"}, "name attention='flsh'; did you mean flash?"),
+        ("llama3.1-8b", {"remat_policy": "sometimes"}, "'sometimes'; it takes minimal_with"),
         ("llama3.1-8b", {"constraints": "some"}, "constraints=some: it must be aside or keep"),
         (
             "llama3.1-8b",

@@ -34,6 +34,9 @@ BUILD_ANYWHERE = {
     "run_name": "autoshard",
     "skip_jax_distributed_system": True,
 }
+_CHOICES = re.compile(r"\b(?:[Ss]upported|[Cc]hoose|[Oo]ptions|one of)\b")
+"""With what a comment of MaxText's base.yml begins that lists the words that a key takes."""
+_QUOTED = re.compile(r"['\"]([\w.]+)['\"]")
 _ENVIRONMENT = {"DECOUPLE_GCLOUD": "TRUE", "HF_HUB_OFFLINE": "1"}
 """Read while MaxText is imported: it then asks for no packages of Google Cloud, and no network."""
 
@@ -116,6 +119,34 @@ def remat_keys() -> tuple[str, ...]:
     fields = module("maxtext.configs.types").RematAndOffload.model_fields
     found = [name for name, one in fields.items() if "RematLocation" in str(one.annotation)]
     return tuple(name for name in found if name != "decoder_layer_input")
+
+
+def unknown_words(config: Any) -> list[str]:
+    """Of a configuration, values that MaxText's own comments do not name for their keys.
+
+    MaxText takes any word for some keys, whose words `base.yml` lists in a comment behind the key
+    or above it, and fails while it builds the step.
+    """
+    pyconfig = module("maxtext.configs.pyconfig")
+    lines = (Path(pyconfig.__file__).parent / "base.yml").read_text(encoding="utf-8").splitlines()
+    found: list[str] = []
+    for number, line in enumerate(lines):
+        key = re.match(r"(\w+):", line)
+        given = getattr(config, key[1], None) if key else None
+        if key is None or not isinstance(given, str) or not given or key[1] in BUILD_ANYWHERE:
+            continue
+        first = number
+        while first and lines[first - 1].startswith("#"):
+            first -= 1
+        behind, above = line.partition("#")[2], " ".join(lines[first:number])
+        told = next((one for one in (behind, above) if _CHOICES.search(one)), "")
+        words = _QUOTED.findall(told) or re.split(r"[,\s]+", told.partition(":")[2].strip())
+        words = [one for one in words if one and one != key[1]]
+        written = line.partition("#")[0].partition(":")[2].strip(" '\"")
+        if len(words) > 1 and given not in (*words, written):
+            meant = did_you_mean(given, words) or f"it takes {', '.join(words)}"
+            found.append(f"{key[1]}={given!r}; {meant}")
+    return found
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AxisType, NamedSharding
 
 from autoshard import compat
-from autoshard.models.maxtext.config import module, quiet
+from autoshard.models.maxtext.config import module, quiet, unknown_words
 from autoshard.models.maxtext.splits import AxisUse
 from autoshard.models.providers import ProgramError, Target
 from autoshard.program.bodies import all_equations, call_in_place, replaced
@@ -131,7 +131,9 @@ def traced_step(config: Any, target: Target, sizes: Sequence[int]) -> TracedStep
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {error}"
         what = f"MaxText cannot build the step of {config.model_name}"
-        raise ProgramError(f"{what}: {why}") from error
+        words = unknown_words(config)
+        unknown = "".join(f"; its base.yml does not name {one}" for one in words)
+        raise ProgramError(f"{what}: {why}{unknown}") from error
     results = jax.tree.structure(traced.out_info)
     return TracedStep(traced.jaxpr, args, results, donate, shardings, mesh)
 
