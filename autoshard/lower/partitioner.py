@@ -31,7 +31,10 @@ from autoshard.program.ragged import RAGGED
 from autoshard.program.vocabulary import DECOMPOSITIONS, ITERATED
 
 _OF_EACH_PART = frozenset(
-    {RAGGED, ROW_EXCHANGE, *compat.KERNELS, compat.RULED, compat.FFI, *DECOMPOSITIONS, *ITERATED}
+    {
+        *(RAGGED, ROW_EXCHANGE, *compat.KERNELS, compat.RULED, compat.FFI),
+        *("top_k", "approx_top_k", *DECOMPOSITIONS, *ITERATED),
+    }
 )
 Shows = Literal["wrong", "aborts", "sends"]
 Spec = tuple[Any, ...]
@@ -92,7 +95,8 @@ def runs_in_parts(equation: Any) -> bool:
 
     Ragged products do too: each compiler lowers them in its own way, which no sharding survives.
     So do kernels, into which no partitioner can look, and what is lowered as a loop that tests all
-    elements, or the whole batch, each turn. XLA:TPU gathers the batch of other decompositions.
+    elements, or the whole batch, each turn. XLA:TPU gathers the batch of other decompositions, and
+    XLA:GPU that of a `top_k`, where an axis of the mesh cuts none of it.
     """
     return equation.primitive.name in _OF_EACH_PART or bool(faults_of(equation))
 
