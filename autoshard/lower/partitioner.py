@@ -109,6 +109,10 @@ def _has_feature_groups(equation: Any) -> bool:
     return _is_convolution(equation) and equation.params["feature_group_count"] > 1
 
 
+def _has_strides(equation: Any) -> bool:
+    return _is_convolution(equation) and max(equation.params["window_strides"], default=1) > 1
+
+
 def _is_convolution(equation: Any) -> bool:
     return equation.primitive.name == "conv_general_dilated"
 
@@ -118,15 +122,15 @@ def _is_fourier_transform(equation: Any) -> bool:
 
 
 def _convolution(
-    padding: int = 0, dilation: int = 1, *, features: int = 1, batches: int = 1
+    padding: int = 0, dilation: int = 1, *, features: int = 1, batches: int = 1, stride: int = 1
 ) -> Callable[..., Any]:
-    """A convolution over one dimension with groups; operands are [batch, channels, places]."""
+    """A convolution over one dimension, with groups perhaps, of [batch, channels, places]."""
 
     def op(left: Any, right: Any) -> Any:
         return lax.conv_general_dilated(
             left,
             right,
-            (1,),
+            (stride,),
             [(padding, padding)],
             lhs_dilation=(dilation,),
             feature_group_count=features,
@@ -209,6 +213,21 @@ FAULTS: tuple[Fault, ...] = (
             {"x": 2},
             ((None, None, "x"), ()),
             (None, None, "x"),
+        ),
+    ),
+    Fault(
+        "partitioner.strided-places-wrong",
+        "Where windows are strided, and their places are cut over one axis and the channels of the "
+        "result over another, the operand is exchanged and partial sums of it are wrong.",
+        _CONVOLUTIONS,
+        _has_strides,
+        "wrong",
+        CutOp(
+            _convolution(stride=4),
+            ((2, 4, 16), (8, 4, 4)),
+            {"x": 2, "y": 2},
+            ((None, None, "x"), ("y",)),
+            (None, "y", "x"),
         ),
     ),
     Fault(

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from jax import lax
 
+import autoshard
 from autoshard.lower.verify import verify
-from tests.helpers import case, random_plan
+from tests.helpers import case, random_plan, toy_machine
 from tests.lower.parts.one_op import OneOp
 from tests.program.rules.oracle import apply, operand_values
 
@@ -22,6 +23,8 @@ FAMILIES = {
     "two groups": ((4, 8, 8), (16, 4, 2), 2, {"feature_group_count": 2}),
     "four groups, one place": ((4, 8, 8), (8, 2, 1), 1, {"feature_group_count": 4}),
     "batch groups": ((8, 4, 8), (8, 4, 3), 1, {"batch_group_count": 4}),
+    "patches": ((4, 4, 16), (8, 4, 4), 4, {}),
+    "single places, strided": ((4, 4, 8), (8, 4, 1), 2, {}),
 }
 """Shapes of operand [batch, channels, places] and kernel, the stride, and groups."""
 
@@ -69,3 +72,21 @@ def test_random_plans_of_a_step_are_what_shardy_makes_and_compute_the_same(
         plan = random_plan(case(fn, *arguments, mesh={"x": 4, "y": 2}), seed)
         verdict = verify(plan, fn, *arguments, concrete=arguments, explicit=explicit)
         assert verdict, str(verdict)
+
+
+@pytest.mark.parametrize("size", [4, 1])
+def test_strided_windows_cut_by_places_and_channels_have_the_numbers_of_the_whole(size):
+    """The partitioner's own numbers are wrong there."""
+
+    def patches(x, w):
+        return lax.conv_general_dilated(x, w, (4,), "VALID")
+
+    arguments = drawn((4, 4, 32), (8, 4, size))
+    program = autoshard.trace(patches, *arguments)
+    pins = ["pin x [None, None, x]", "pin w [y, None, None]", "pin result [None, y, x]"]
+    mesh = {"x": 2, "y": 2}
+    plan = autoshard.search(program, toy_machine(4), mesh=mesh, requirements=pins)
+    assert not plan.moves
+    lowered = autoshard.lower(plan, patches, *arguments, devices=jax.devices()[:4])
+    result = lowered.jit()(*lowered.shard(*arguments))
+    np.testing.assert_allclose(result, patches(*arguments), atol=1e-4)
