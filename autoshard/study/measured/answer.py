@@ -32,6 +32,7 @@ from autoshard.study.measured.completed import (
     ruled_step,
 )
 from autoshard.study.measured.eager import eager_bytes, eager_seconds
+from autoshard.study.measured.our_pipeline import our_pipeline
 from autoshard.study.measured.ours import our_plan
 from autoshard.study.measured.question import (
     Question,
@@ -134,7 +135,15 @@ def _beaten(told: Answer, asked: Question, price: _Price, ours: float, compiles:
     limit = max(price.needed_bytes, machine.chip.usable_bytes + asked.offloaded)
     told = replace(told, own_seconds=price.planned_seconds)
     own = None if price.plan is None else (price.plan, ruled_step(asked, price.remat))
+    piped = None
+    if asked.pipeline is not None:
+        ours = 0.5 * ours
+        piped = our_pipeline(asked, limit=limit, time_limit=ours)
     found = our_plan(asked, machine, price.remat, price.plan, memory_limit=limit, time_limit=ours)
+    if piped is not None and (isinstance(found, str) or piped.seconds < found.seconds):
+        told = replace(told, ours_seconds=piped.seconds, ours_mesh=piped.mesh)
+        told = replace(told, ours_choices=piped.choices())
+        return _uncompiled(told, "our own plan is a pipeline") if compiles else told
     if isinstance(found, str):
         return replace(told, status=f"{told.status}; our own plan: {found}")
     told = replace(
@@ -146,8 +155,12 @@ def _beaten(told: Answer, asked: Question, price: _Price, ours: float, compiles:
     if not compiles:
         return told
     if own is None:
-        return replace(told, status=f"{told.status}; not compiled: its configuration is a pipeline")
+        return _uncompiled(told, "its configuration is a pipeline")
     return _judged(told, own, (found.plan, found.step), machine, compiles)
+
+
+def _uncompiled(told: Answer, why: str) -> Answer:
+    return replace(told, status=f"{told.status}; not compiled: {why}")
 
 
 def _judged(

@@ -10,8 +10,10 @@ gradients are accumulated. A choice a time is freed, each beside the best plan s
     mesh       any mesh, and what is kept there
     number     half and twice as many microbatches, and what is kept then, on the best mesh
 
-The best of them and of the run's own configuration is ours. In place of a pipeline, whose
-microbatches are many to keep its stages busy, one mesh has the fewest that fit.
+The best of them and of the run's own configuration is ours. Of the
+time against a pipeline half goes to other ones (`autoshard.study.measured.our_pipeline`). In place
+of a pipeline, whose microbatches are many to keep its stages busy, one mesh has the fewest that
+fit.
 """
 
 from __future__ import annotations

@@ -233,7 +233,8 @@ def _ours(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield (
         f"Of the same program on the same machine, with its batch, precision and flags, within the "
         f"memory that the run's own configuration takes. The mesh is free, and what is kept, what "
-        f"of it waits on the host, and how many microbatches there are. Predicted faster than it "
+        f"of it waits on the host, and how many microbatches there are; of a run in a pipeline "
+        f"also its stages and their schedule, priced as the run's are. Predicted faster than it "
         f"in {faster} of {len(ratios)} runs, by a tenth or more in {tenth}; "
         f"{statistics.median(ratios.values()):.2f} of its seconds in the median. Both are as one "
         "compiler runs them. Searches had little time."

@@ -115,7 +115,7 @@ def question(run: Run) -> Question:
     products = products_of(run, notes)
     batch, sequence = int(run.batch or 0), run.sequence or 0
     microbatches = _microbatches(run, mesh, batch, notes)
-    _divides(batch // microbatches, sequence, mesh)
+    divides(batch // microbatches, sequence, mesh)
     if found.experts and sequence % found.group:
         raise UnreachableError(f"{sequence} tokens do not divide into groups of {found.group}")
     old = "2205.05198" in run.notes or "Korthikanti" in run.group
@@ -140,7 +140,7 @@ def question(run: Run) -> Question:
         exchanges="Megatron-Bridge" in run.framework,
         unrolled=_unrolled(run, machine),
         scaling=scaling_of(run),
-        rules=_rules(
+        rules=rules_of(
             found,
             mesh,
             whole=pipeline is not None,
@@ -247,7 +247,7 @@ def _model_axes(experts: int, context: int, tensor: int) -> dict[str, int]:
     return {"expert": experts, "context": context, "tensor": tensor}
 
 
-def _rules(
+def rules_of(
     decoder: Decoder,
     mesh: dict[str, int],
     *,
@@ -329,7 +329,7 @@ def _microbatches(run: Run, mesh: dict[str, int], batch: int, notes: list[str]) 
     return count
 
 
-def _divides(batch: int, sequence: int, mesh: dict[str, int]) -> None:
+def divides(batch: int, sequence: int, mesh: dict[str, int]) -> None:
     ranks = mesh["replica"] * mesh["fsdp"] * mesh["expert"]
     if batch % ranks:
         raise UnreachableError(f"{batch} sequences do not divide over {ranks} data-parallel ranks")
