@@ -38,6 +38,8 @@ from autoshard.xla.fusion_siblings import Joined, at_hand
 FUSING_REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
 )
+REDUCING = frozenset({*FUSING_REDUCTIONS, "argmax", "argmin", "reduce"})
+"""These and reductions with several results: they compute elementwise operands likewise."""
 WRITTEN = frozenset({*UPDATES, *ALGORITHMS, *TRANSFERS, "fft"})
 """Ops whose results no later kernel can recompute elementwise, whatever their rule says."""
 
@@ -116,7 +118,7 @@ class FusionRules:
         """Whether the op recomputes its elementwise operand at `position` in its own kernel."""
         if elementwise:
             return self.into_elementwise
-        if op.primitive in FUSING_REDUCTIONS:
+        if op.primitive in REDUCING:
             return self.into_reductions
         if op.primitive == "gather":
             return position == 0

@@ -224,3 +224,15 @@ def test_a_row_that_a_loop_looks_up_is_there_as_early_as_its_slice():
         assert facts.prefetchable[product.inputs[1]]
         (cast,) = [op for op in program.ops if op.primitive == "convert_element_type"]
         assert sum(facts.fetched[cast.index]) == 16 * 16 * 4
+
+
+@pytest.mark.parametrize("machine", ["h100-8", "v5e-8"])
+@pytest.mark.parametrize("reduce", [jnp.sum, jnp.argmin, jnp.argmax])
+def test_reductions_compute_what_they_reduce(machine, reduce):
+    """Those that find a place, too: the nearest of many codes needs no array of distances."""
+
+    def nearest(x: Any, codes: Any) -> Any:
+        return reduce(jnp.sum(codes**2, axis=1) - 2 * (x @ codes.T), axis=1)
+
+    program = trace(nearest, array(4096, 64), array(8192, 64))
+    assert not written(program, load(machine).chip, "sub")
