@@ -300,7 +300,7 @@ class StepPrices:
         if op.index in flow.copied:
             return 2.0 * self._bytes(op.outputs[0], strategies, "written")
         if op.primitive in PARTIAL:
-            touched = 2.0 * self._moved(op, strategies)
+            touched = (4.0 if op.index in flow.copied_back else 2.0) * self._moved(op, strategies)
             if self.is_filled(op):
                 touched = touched + self._bytes(op.outputs[0], strategies, "written")
             return touched

@@ -23,6 +23,7 @@ where it lies.
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -69,6 +70,17 @@ def with_sums(prices: Prices, op: Op, strategies: Strategies, busy: Floats) -> F
     if op.index in prices.dataflow.row_slices:
         return slice_seconds(prices, op, strategies, busy)
     return product_seconds(prices, op, strategies, busy)
+
+
+def is_sum(op: Op) -> bool:
+    """Whether a product of two operands becomes a sum however it is cut."""
+    left, right, result = (_factors(one) for one in (*op.rule.operands, *op.rule.results))
+
+    def size(factors: set[int]) -> int:
+        return math.prod(op.rule.factors[factor].size for factor in factors)
+
+    rows, columns, depth = size(left - right), size(right - left), size((left & right) - result)
+    return min(rows, columns) == 1 and depth * (rows + columns) < MOST
 
 
 def is_priced(prices: Prices) -> bool:

@@ -131,6 +131,7 @@ LOST: Mapping[str, str] = {
     "gpu.workspace-of-blackwell": "0.12",
     "gpu.loop-edges-as-numbered": "0.12",
     "gpu.stacks-written-in-turn": "0.12",
+    "gpu.caches-put-in-order-for-sums": "0.12",
     "tpu.long-functions-made-anew": "0.12",
     "tpu.slopes-of-turned-scores-made-anew": "0.11",
     "tpu.ragged-gradients-once-per-group": "0.11",

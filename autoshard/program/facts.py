@@ -127,6 +127,7 @@ class Facts:
       copied: the ops whose results are slices that are written for what reads them.
       row_slices: by op of `copied` whose result products with one row alone read, for each of them
         the dimensions that it contracts, and those that are the slice's own.
+      copied_back: the ops that stack what is copied over a donated input after the loop.
       product_orders: by op index, how products should be computed that are not as JAX writes them.
       rows: the reductions that run inside of what reads them, see
       `autoshard.xla.fusion_row_reductions`.
@@ -162,6 +163,7 @@ class Facts:
     narrowed: Mapping[int, Narrowed]
     copied: frozenset[int]
     row_slices: Mapping[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]]
+    copied_back: frozenset[int]
     product_orders: Mapping[int, ProductOrder]
     rows: frozenset[int]
     innermost: Mapping[int, tuple[int, ...]]
@@ -207,6 +209,7 @@ class Facts:
             tuple(life.amounts for life in self.turned.get(op.index, ())),
             op.index in self.copied,
             self.row_slices.get(op.index),
+            op.index in self.copied_back,
             op.index in self.rows,
             self.summed_together[op.index],
             op.index in self.renewals,

@@ -42,6 +42,7 @@ from autoshard.xla.dim_order.walk import OrderRules, Orders
 from autoshard.xla.early_updates import renewals
 from autoshard.xla.fusion import Fusion, fuse
 from autoshard.xla.fusion_row_reductions import RowRules, row_reductions
+from autoshard.xla.in_place import stacked_beside
 from autoshard.xla.liveness import find_lives, find_temporary, find_turned
 from autoshard.xla.narrow_copies import narrowed
 from autoshard.xla.op_order import sequence
@@ -100,6 +101,9 @@ def analyse(program: Program, chip: Chip | None = None) -> Facts:
         narrowed=narrowed(program, awaited, compiler),
         copied=copied,
         row_slices=find_row_slices(program, copied),
+        copied_back=frozenset(
+            program.values[value].producer for value in stacked_beside(program, compiler)
+        ),
         product_orders=told,
         rows=_rows(program, fusion, compiler, told),
         innermost=innermost_dimensions(program, fusion.elementwise, compiler),

@@ -4,6 +4,8 @@ The common case is a cache that a loop carries: donated, updated in every iterat
 
 * An update is done in place if nothing reads its operand afterwards. If the buffer belongs to a
   donated input that the result aliases, nothing else is ever allocated.
+* A stack that a loop makes of a donated input is not done in place where the loop, or what comes
+  after it began, still reads that input: it lies beside it, and is copied over it at the end.
 * A product may read a slice of such a carry in another dimension order. XLA:GPU does not transpose
   the slices. It transposes the whole carry before the loop, and back at the end. A second carry of
   the same size reuses the buffer of the first. Likewise a stack of which a loop reads slices, which
@@ -34,6 +36,30 @@ def updated_in_place(program: Program, compiler: Compiler = LAWS) -> frozenset[i
         if position in program.donated:
             value, root = program.outputs[number], program.inputs[position]
             found.update(_written_over(program, readers, arguments, value, root))
+    return frozenset(found)
+
+
+def stacked_beside(program: Program, compiler: Compiler = LAWS) -> frozenset[int]:
+    """Return the stacks that cannot be made in the place of the donated input that they are for.
+
+    A cache is such a stack if a loop reads it slice by slice and stacks the slices anew, as
+    `lax.scan` does with what it is given and what it gives back.
+    """
+    if compiler.denies("gpu.stacks-beside-what-they-renew", "tpu.stacks-beside-what-they-renew"):
+        return frozenset()
+    readers = program.consumers()
+    found = set[int]()
+    for position, number in program.ties:
+        value = program.outputs[number]
+        maker = maker_of(program, value)
+        while maker is not None and maker.primitive == "return":
+            value = maker.inputs[0]
+            maker = maker_of(program, value)
+        if position not in program.donated or maker is None or maker.primitive != "scan_stack":
+            continue
+        start = program.regions[maker.region].start
+        if any(reader >= start for reader, _ in readers[program.inputs[position]]):
+            found.add(value)
     return frozenset(found)
 
 

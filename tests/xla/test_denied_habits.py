@@ -173,6 +173,22 @@ def reading(cache: Any, q: Any) -> Any:
     return lax.scan(body, q, cache)[0]
 
 
+def renewing(stack: Any, x: Any) -> Any:
+    """A loop that reads a stack and makes one of the same slices."""
+    x, stack = lax.scan(lambda x, one: (jnp.tanh(x + one), one + x), x, stack)
+    return stack, x
+
+
+def one_row(cache: Any, q: Any) -> Any:
+    """A loop that multiplies slices of a stack with one row each."""
+
+    def body(q: Any, one: Any) -> tuple[Any, None]:
+        scores = jnp.einsum("bkh,bskh->bks", q, one)
+        return jnp.tanh(jnp.einsum("bks,bskh->bkh", scores, one)), None
+
+    return lax.scan(body, q, cache)[0]
+
+
 def narrow(array: Any) -> Any:
     return array.astype(jnp.bfloat16)
 
@@ -194,6 +210,7 @@ WRITTEN_OVER = Case(
     lambda x, w: jnp.tanh(lax.optimization_barrier(jnp.exp(x)) + 1) @ w, (SQUARE, SQUARE)
 )
 GROUPED = Case(attention, (array(2, 64, 8, 4, 32), array(2, 64, 8, 32), array(2, 64, 8, 32)))
+RENEWED = Case(renewing, (array(3, 8, 64), array(8, 64)), (0,))
 CACHED = Case(cached, (array(3, 8, 64, 4, 32), array(8, 1, 4, 32), array(8, 1, 4, 32)), (0,))
 TURNED = Case(lambda x, w: (x @ w).T @ x, (array(64, 32), array(32, 48)))
 OF_PRODUCT = scanned(lambda x, w: jnp.tanh(x @ w))
@@ -232,6 +249,10 @@ CASES: dict[str, dict[str, Case]] = {
         "gpu.elementwise-written-over": WRITTEN_OVER,
         "gpu.updates-in-place": CACHED,
         "gpu.carries-put-in-order": CACHED,
+        "gpu.caches-put-in-order-for-sums": Case(
+            one_row, (array(3, 8, 64, 4, 32), array(8, 4, 32))
+        ),
+        "gpu.stacks-beside-what-they-renew": RENEWED,
         "gpu.stacks-turned-for-products": Case(
             reading, (array(3, 8, 64, 4, 32), array(8, 2, 4, 32))
         ),
@@ -280,6 +301,7 @@ CASES: dict[str, dict[str, Case]] = {
         "tpu.products-added-to-products": TWO_PRODUCTS,
         "tpu.slices-read-in-place": OF_PRODUCT,
         "tpu.updates-in-place": CACHED,
+        "tpu.stacks-beside-what-they-renew": RENEWED,
         "tpu.scores-lie-by-positions": GROUPED,
         "tpu.windows-lie-by-batch-and-features": convolved(16),
         "tpu.images-lie-by-batch-and-channels": convolved(3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,11 +14,13 @@ from jax import lax
 
 from autoshard.cost.reordering import transposing
 from autoshard.cost.step_prices import step_prices
+from autoshard.machine.compiler import of_release
 from autoshard.machine.load import load
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Program, trace
 from autoshard.xla import analyse
 from autoshard.xla.in_place import carry_of, stack_of, updated_in_place
+from tests.helpers import with_lost_habits
 
 LAYERS, ROWS, PLACES, HEADS, SIZE = 3, 8, 64, 4, 32
 CACHE = jax.ShapeDtypeStruct((LAYERS, ROWS, PLACES, HEADS, SIZE), jnp.float32)
@@ -108,7 +111,7 @@ def test_an_update_writes_over_what_dies_with_it() -> None:
 def test_one_cache_is_transposed_as_a_whole() -> None:
     """XLA:GPU's way; the second one is written where the first lay."""
     program = traced()
-    machine = load("h100-8")
+    machine = with_lost_habits(load("h100-8"))
     flow = analyse(program, machine.chip)
     prices = step_prices(program, flow, machine, (8,))
     cache = int(np.prod(CACHE.shape)) * 4
@@ -128,6 +131,13 @@ def test_one_cache_is_transposed_as_a_whole() -> None:
         copies += [float(made[whole]) for made, _ in transposing(prices, op, strategies)[1]]
     assert sorted(copies)[-1] == cache * prices.scratch_factor
     assert sum(one >= cache for one in copies) == 1
+
+
+def test_a_cache_that_single_rows_read_lies_as_it_came() -> None:
+    """From 0.12 on: such products are sums, which read what lies in any order."""
+    compiler = of_release(load("h100-8").chip.compiler, "0.12.0")
+    flow = analyse(traced(), replace(load("h100-8").chip, compiler=compiler))
+    assert not any(life.parts > 1 for lives in flow.turned.values() for life in lives)
 
 
 def test_stacks_are_transposed_as_a_whole_before_the_loop() -> None:
@@ -181,7 +191,7 @@ def test_products_that_read_parts_of_other_carries_are_priced_apart() -> None:
 
     more = jax.ShapeDtypeStruct((2 * LAYERS, *CACHE.shape[1:]), CACHE.dtype)
     program = trace(step, CACHE, CACHE, more, more, NEW, donate_argnums=(0, 1, 2, 3))
-    flow = analyse(program, load("h100-8").chip)
+    flow = analyse(program, with_lost_habits(load("h100-8")).chip)
     transposed = [
         op
         for op in program.ops
@@ -192,3 +202,31 @@ def test_products_that_read_parts_of_other_carries_are_priced_apart() -> None:
     assert first.rule == second.rule
     assert flow.transposed[first.index] == flow.transposed[second.index]
     assert flow.surroundings(first) != flow.surroundings(second)
+
+
+@pytest.mark.parametrize("machine", ["h100-1", "v5e-1"])
+@pytest.mark.parametrize("read_later", [False, True])
+def test_a_stack_that_a_loop_makes_of_one_that_it_reads_lies_beside_it(
+    machine: str, read_later: bool
+) -> None:
+    """As `lax.scan` renews a cache; what replaces a stack that nothing reads lies in its place."""
+
+    def step(stack: Any, x: Any) -> Any:
+        read = stack if read_later else jnp.zeros_like(stack)
+        x, new = lax.scan(lambda x, one: (jnp.tanh(x + one), one + jnp.sin(x)), x, read)
+        return new, x
+
+    shapes = (8, 512, 512), (512, 512)
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    program = trace(step, *arguments, donate_argnums=(0,))
+    loaded = load(machine)
+    flow = analyse(program, loaded.chip)
+    prices = step_prices(program, flow, loaded, (1,))
+    (op,) = [one for one in program.ops if one.primitive == "scan_stack"]
+    whole = enumerate_strategies(op.rule, (1,), [program.values[op.outputs[0]].shape])
+    (seconds,) = prices.compute_seconds(op, whole)
+    assert (op.index in flow.copied_back) == read_later
+    assert flow.temporary[op.outputs[0]] == read_later
+    copies = 4 if read_later else 2
+    moved = copies * 512 * 512 * 4 / loaded.chip.memory_rate
+    assert seconds == pytest.approx(moved + loaded.chip.launch_seconds)

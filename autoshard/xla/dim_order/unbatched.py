@@ -75,7 +75,7 @@ class _Unbatched(Orders):
 
     def product(self, op: Op) -> tuple[Transposition, ...]:
         groups = operand_groups(op.rule)
-        if not groups[0][0]:
+        if not groups[0][0] or self.sums(op):
             return super().product(op)
         found: list[Transposition] = []
         written: list[list[int]] = []  # the free factors of each side, in memory order

@@ -25,6 +25,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from autoshard.cost.vector_products import HABIT as SUMS
+from autoshard.cost.vector_products import is_sum
 from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.dim_order import (
     Order,
@@ -65,6 +67,8 @@ class OrderRules:
       edges_in_order: whether values that cross a loop boundary have their default order.
       alone: whether a batch of one element counts as no batch, see
         `autoshard.xla.dim_order.unbatched`.
+      sums: whether small products of one row are sums, which read what lies in any order, see
+        `autoshard.cost.vector_products`.
     """
 
     in_order: bool
@@ -73,6 +77,7 @@ class OrderRules:
     either_way: bool
     edges_in_order: bool
     alone: bool
+    sums: bool
 
     @classmethod
     def of(cls, compiler: Compiler) -> OrderRules:
@@ -84,6 +89,7 @@ class OrderRules:
             either_way=not denies("gpu.matrices-read-transposed"),
             edges_in_order=not denies("gpu.loop-edges-as-numbered"),
             alone=not denies("gpu.batch-of-one-is-none"),
+            sums=compiler.has(SUMS) and not compiler.has("gpu.caches-put-in-order-for-sums"),
         )
 
 
@@ -201,10 +207,17 @@ class Orders:
                 found += self.read(position, value, (plain,), copy=False)
         return tuple(found)
 
+    def sums(self, op: Op) -> bool:
+        """Whether a product is a sum, which reads operands in whatever order they lie."""
+        return self.rules.sums and min(op.inputs) >= 0 and is_sum(op)
+
     def product(self, op: Op) -> tuple[Transposition, ...]:
         values = self.program.values
         result = values[op.outputs[0]]
         plain = tuple(range(len(result.shape)))
+        if self.sums(op):
+            self.orders[result.index] = (plain,)
+            return ()
         told = self.product_orders.get(op.index, ProductOrder(plain))
         groups, order = told.groups(op.rule), told.result
         last = 0 if told.exchanges(op.rule) else 1

@@ -1,7 +1,8 @@
 """Which kernels of XLA:GPU run as one: those that read the same arrays, and those of whole rows.
 
 Kernels of one shape that read the same become one with several results. A reduction of rows whose
-elements lie beside each other runs in the kernel of Triton that reads it, if nothing else does.
+elements lie beside each other runs in the kernel of Triton that reads it, if nothing else does. And
+a kernel that no step shows: what copies a stack over the one that it renews.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from autoshard.xla.habits.gpu_probes import INNER, X, end_of, f32, habit
+from autoshard.xla.habits.gpu_probes import INNER, X, bf16, end_of, f32, habit
 from autoshard.xla.habits.records import Built, Habit
+from autoshard.xla.habits.tpu_loops import renewed
 
 _TRITON = "xla/service/gpu/transforms/softmax_rewriter_triton.cc"
 _TOGETHER = "xla/service/gpu/transforms/multi_output_fusion.cc"
@@ -72,6 +74,11 @@ def _before_sum(built: Built) -> bool:
 def _by_columns(built: Built) -> bool:
     names = [sorted(one.opcodes & {"reduce", "exponential", "divide"}) for one in built.kernels()]
     return names == [["reduce"], ["exponential"], ["reduce"], ["divide"]]
+
+
+def _renewed_beside(built: Built) -> bool:
+    (copied,) = built.kernels("copy", writes="bf16[8,1024,1024]")
+    return copied.depth == 0 and built.temporary_bytes >= 8 * 1024 * 1024 * 2
 
 
 HABITS: tuple[Habit, ...] = (
@@ -146,5 +153,17 @@ HABITS: tuple[Habit, ...] = (
         (INNER,),
         (INNER,),
         _by_columns,
+    ),
+    habit(
+        "stacks-beside-what-they-renew",
+        "A stack of slices that a loop makes of a donated one, which it reads, lies beside that, "
+        "and is copied over it after the loop.",
+        "xla/service/copy_insertion.cc",
+        renewed,
+        (bf16(8, 8192, 1024), bf16(8192, 1024)),
+        (INNER, X),
+        (INNER, X),
+        _renewed_beside,
+        donated=(0,),
     ),
 )

@@ -79,6 +79,10 @@ _MEMORY = {
     "dimensions were innermost",
     "gpu.stacks-turned-for-products": "a token for 32 sequences of Llama-3-8B takes 79 GiB on one "
     "H100, and would be said to take 48",
+    "gpu.stacks-beside-what-they-renew": "a cache that `lax.scan` is given and gives back takes "
+    "its memory twice",
+    "tpu.stacks-beside-what-they-renew": "a cache that `lax.scan` is given and gives back takes "
+    "its memory twice",
     "gpu.workspace-of-blackwell": "calls on Blackwell take 32 MiB more in releases before 0.12",
     "tpu.late-products": "logits stay to the end of a backward pass where the other gradient of "
     "their table is exchanged",
@@ -110,6 +114,7 @@ _UNMEASURED = {
     "gpu.slices-written-for-products": "releases before 0.11 alone have it",
     "gpu.loop-edges-as-numbered": "releases before 0.12 alone have it",
     "gpu.stacks-written-in-turn": "releases before 0.12 alone have it",
+    "gpu.caches-put-in-order-for-sums": "releases before 0.12 alone have it",
     "gpu.stacked-out-of-order": "releases before 0.12 alone show it",
     "tpu.long-functions-made-anew": "releases before 0.12 alone have it",
     "gpu.gathers-between-hosts-reckoned": "it orders collectives between hosts",

@@ -39,6 +39,22 @@ def _stacked(x: Any, w: Any) -> Any:
     return lax.scan(turn, x, jnp.arange(8))[1]
 
 
+def renewed(stack: Any, x: Any) -> tuple[Any, Any]:
+    """A loop that reads a stack and makes one of the same slices."""
+
+    def turn(x: Any, one: Any) -> tuple[Any, Any]:
+        one = lax.dynamic_update_slice(one, jnp.tanh(x)[:1], (0, 0))
+        return jnp.tanh(x + one), one
+
+    x, stack = lax.scan(turn, x, stack)
+    return stack, x
+
+
+def _renewed_beside(built: Built) -> bool:
+    (copied,) = built.kernels("copy", writes="bf16[8,8192,4096]")
+    return copied.depth == 0 and built.temporary_bytes >= 8 * 8192 * 4096 * 2
+
+
 def _written_in_stack(built: Built) -> bool:
     (product,) = products(built)
     updates = "dynamic-update-slice" in product.opcodes and product.depth == 1
@@ -46,6 +62,15 @@ def _written_in_stack(built: Built) -> bool:
 
 
 HABITS: tuple[Habit, ...] = (
+    alone(
+        "stacks-beside-what-they-renew",
+        "The stack of slices that a loop makes of a donated one, which it reads, lies beside that, "
+        "and is copied over it after the loop.",
+        renewed,
+        (bf16(8, 8192, 4096), bf16(8192, 4096)),
+        _renewed_beside,
+        donated=(0,),
+    ),
     alone(
         "slices-read-in-place",
         "A product reads its slice of a stack where that lies, and no copy of it is written.",
