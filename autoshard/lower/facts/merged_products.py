@@ -68,7 +68,7 @@ def _groups(
 ) -> Iterator[tuple[int, list[_Product]]]:
     """Products that share an operand and contract the same of it, with its position."""
     chosen = ChosenStrategies(decisions, mesh_shape)
-    alike: dict[object, list[_Product]] = {}
+    alike: dict[tuple[int, object], list[_Product]] = {}
     for op in program.ops:
         if op.primitive != "dot_general" or min(op.inputs) < 0:
             continue
@@ -76,22 +76,16 @@ def _groups(
             continue
         product = _product(program, op, chosen, mesh_shape)
         for shared in (0, 1):
-            key = (
-                op.region,
-                shared,
-                op.inputs[shared],
-                product.layouts[shared],
-                _contracted(op, shared),
-                program.values[op.inputs[1 - shared]].dtype,
-            )
-            alike.setdefault(key, []).append(product)
+            read = op.inputs[shared], product.layouts[shared], _contracted(op, shared)
+            other = program.values[op.inputs[1 - shared]].dtype
+            alike.setdefault((shared, (op.region, read, other)), []).append(product)
     taken = set[int]()
-    for key, group in alike.items():
+    for (shared, _), group in alike.items():
         free = [one for one in group if one.op.index not in taken]
         apart = _independent(program, free)
         if len(apart) > 1:
             taken.update(one.op.index for one in apart)
-            yield key[1], apart  # type: ignore[index]
+            yield shared, apart
 
 
 def _product(
