@@ -109,13 +109,21 @@ def frames(pages: Mapping[str, str]) -> str:
     return f"<!DOCTYPE html><html><body>{''.join(shown)}<script>{script}</script></body></html>"
 
 
+ATTEMPTS = 3
+"""How often a browser is started that ends itself by a signal, as it does on busy machines."""
+
+
 def faults(browser: str, pages: Mapping[str, str], folder: Path) -> dict[str, list[str]]:
     """What the browser finds wrong with each page, by page, width and scheme."""
     file = folder / "frames.html"
     file.write_text(frames(pages), encoding="utf-8")
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1300,1000"]
-    words += [f"--user-data-dir={folder / 'profile'}", "--dump-dom", file.as_uri()]
-    done = subprocess.run([browser, *words], capture_output=True, text=True, check=True)
+    for attempt in range(ATTEMPTS):
+        own = [f"--user-data-dir={folder / f'profile{attempt}'}", "--dump-dom", file.as_uri()]
+        done = subprocess.run([browser, *words, *own], capture_output=True, text=True, check=False)
+        if done.returncode >= 0:
+            break  # else a signal ended the browser, and nothing was found
+    done.check_returncode()
     said = re.search(r"found(\{.*\})done", done.stdout, flags=re.DOTALL)
     assert said is not None, done.stderr[-2000:]
     return json.loads(html.unescape(said[1]))
