@@ -230,3 +230,38 @@ def test_a_stack_that_a_loop_makes_of_one_that_it_reads_lies_beside_it(
     copies = 4 if read_later else 2
     moved = copies * 512 * 512 * 4 / loaded.chip.memory_rate
     assert seconds == pytest.approx(moved + loaded.chip.launch_seconds)
+
+
+@pytest.mark.parametrize("release", ["0.10.2", "0.12.0"])
+@pytest.mark.parametrize(
+    "equations", ["bhd,bthd->bht bht,bthd->bhd", "bhd,bhtd->bht bht,bhtd->bhd"]
+)
+def test_stacks_that_single_rows_read_are_put_in_order_however_they_lie(
+    release: str, equations: str
+) -> None:
+    """XLA:GPU moves the layers inside; compiled peaks show a copy of keys and one of values."""
+    scores, outputs = equations.split()
+    shape = (4, 16, 512, 8, 64) if "bthd" in equations else (4, 16, 8, 512, 64)
+
+    def step(keys: Any, values: Any, q: Any) -> Any:
+        def body(q: Any, one: Any) -> tuple[Any, None]:
+            shares = jax.nn.softmax(jnp.einsum(scores, q, one[0]))
+            return jnp.einsum(outputs, shares, one[1]), None
+
+        return jax.lax.scan(body, q, (keys, values))[0]
+
+    cache = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    program = trace(step, cache, cache, jax.ShapeDtypeStruct((16, 8, 64), jnp.bfloat16))
+    plain = load("h100-1")
+    machine = replace(
+        plain, chip=replace(plain.chip, compiler=of_release(plain.chip.compiler, release))
+    )
+    flow = analyse(program, machine.chip)
+    prices = step_prices(program, flow, machine, (1,))
+    copies = []
+    for index in flow.turned:
+        op = program.ops[index]
+        whole = enumerate_strategies(op.rule, (1,), [program.values[op.outputs[0]].shape])
+        copies += [float(made[0]) for made, _ in transposing(prices, op, whole)[1]]
+    size = math.prod(shape) * 2 * prices.scratch_factor
+    assert [one for one in copies if one >= size] == [size, size]

@@ -40,6 +40,7 @@ from autoshard.program.dim_order import (
     operand_groups,
 )
 from autoshard.program.graph import Op, Program
+from autoshard.xla.in_place import stack_of
 
 SCATTERED = frozenset(
     {
@@ -67,8 +68,9 @@ class OrderRules:
       edges_in_order: whether values that cross a loop boundary have their default order.
       alone: whether a batch of one element counts as no batch, see
         `autoshard.xla.dim_order.unbatched`.
-      sums: whether small products of one row are sums, which read what lies in any order, see
-        `autoshard.cost.vector_products`.
+      rows: whether small products of one row are sums (`autoshard.cost.vector_products`), and read
+        slices of stacks with what they contract innermost.
+      sums: whether they read all else in whatever order it lies.
     """
 
     in_order: bool
@@ -77,6 +79,7 @@ class OrderRules:
     either_way: bool
     edges_in_order: bool
     alone: bool
+    rows: bool
     sums: bool
 
     @classmethod
@@ -89,6 +92,7 @@ class OrderRules:
             either_way=not denies("gpu.matrices-read-transposed"),
             edges_in_order=not denies("gpu.loop-edges-as-numbered"),
             alone=not denies("gpu.batch-of-one-is-none"),
+            rows=compiler.has(SUMS),
             sums=compiler.has(SUMS) and not compiler.has("gpu.caches-put-in-order-for-sums"),
         )
 
@@ -209,7 +213,18 @@ class Orders:
 
     def sums(self, op: Op) -> bool:
         """Whether a product is a sum, which reads operands in whatever order they lie."""
-        return self.rules.sums and min(op.inputs) >= 0 and is_sum(op)
+        return self.rules.sums and self._is_row(op) and not self._reads_stack(op)
+
+    def _order_of(self, value: int) -> Order:
+        """The large dimensions of a value in the order in which it lies; none if in any."""
+        there = self.orders[value]
+        return large_of(there[0], self.program.values[value].shape) if there else ()
+
+    def _is_row(self, op: Op) -> bool:
+        return self.rules.rows and min(op.inputs) >= 0 and is_sum(op)
+
+    def _reads_stack(self, op: Op) -> bool:
+        return any(stack_of(self.program, value) is not None for value in op.inputs)
 
     def product(self, op: Op) -> tuple[Transposition, ...]:
         values = self.program.values
@@ -221,17 +236,22 @@ class Orders:
         told = self.product_orders.get(op.index, ProductOrder(plain))
         groups, order = told.groups(op.rule), told.result
         last = 0 if told.exchanges(op.rule) else 1
+        row = bool(groups[0][0]) and self._is_row(op)
         found = []
         for position, (batch, free, contracted) in enumerate(groups):
             value = op.inputs[position]
             if value < 0:
                 continue
             wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
-            wanted = wanted[::-1] if position == last else wanted
+            inside = row and stack_of(self.program, value) is not None
+            wanted = wanted[::-1] if position == last and not inside else wanted
             copy = not self.is_made(value)
             apart = batch and not (copy and are_adjacent(batch, self.orders[value]))
-            if apart or not self.rules.either_way:
+            if apart or inside or not self.rules.either_way:
                 wanted = wanted[:1]
+            if inside and large_of(wanted[0], values[value].shape) == self._order_of(value):
+                # Then the stack is put in an order in which its turns are not outermost.
+                wanted = ((*batch, *contracted, *free),)
             found += self.read(position, value, wanted, copy=copy, product=True)
         large = [dimension for dimension in plain if result.shape[dimension] > 1]
         self.orders[result.index] = (order,)
