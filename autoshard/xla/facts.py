@@ -75,7 +75,8 @@ def analyse(program: Program, chip: Chip | None = None) -> Facts:
     """
     compiler = LAWS if chip is None else chip.compiler
     fusion = fuse(program, chip)
-    temporary = find_temporary(program, compiler)
+    beside = stacked_beside(program, compiler)
+    temporary = find_temporary(program, beside, compiler)
     copied = find_copied(program, compiler)
     order = sequence(program, fusion, chip)
     told = _told(program, fusion, chip)
@@ -101,9 +102,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Facts:
         narrowed=narrowed(program, awaited, compiler),
         copied=copied,
         row_slices=find_row_slices(program, copied),
-        copied_back=frozenset(
-            program.values[value].producer for value in stacked_beside(program, compiler)
-        ),
+        copied_back=frozenset(program.values[value].producer for value in beside),
         product_orders=told,
         rows=_rows(program, fusion, compiler, told),
         innermost=innermost_dimensions(program, fusion.elementwise, compiler),

@@ -22,15 +22,20 @@ from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import BARRIER, UPDATES
 from autoshard.xla.dim_order.walk import Transposition, Transpositions
 from autoshard.xla.fusion import FUSING_REDUCTIONS, Fusion
-from autoshard.xla.in_place import carry_of, stack_of, stacked_beside, updated_in_place
+from autoshard.xla.in_place import carry_of, stack_of, updated_in_place
 
 STACKS = "gpu.stacks-turned-for-products"
 ALIASING = frozenset({"enter", "return", "scan_slice"})
 
 
-def find_temporary(program: Program, compiler: Compiler = LAWS) -> tuple[bool, ...]:
-    """Return, per value, whether it is in the compiler's heap (`autoshard.program.facts.Facts`)."""
-    in_place, beside = updated_in_place(program, compiler), stacked_beside(program, compiler)
+def find_temporary(
+    program: Program, beside: Collection[int], compiler: Compiler = LAWS
+) -> tuple[bool, ...]:
+    """Return, per value, whether it is in the compiler's heap (`autoshard.program.facts.Facts`).
+
+    `beside` are the stacks that lie beside what they renew, see `autoshard.xla.in_place`.
+    """
+    in_place = updated_in_place(program, compiler)
     result = [value.producer >= 0 and value.index not in in_place for value in program.values]
     for _, position in program.ties:
         value = program.outputs[position]

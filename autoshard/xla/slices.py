@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard.machine.compiler import Compiler
+from autoshard.program.dim_order import operand_groups
 from autoshard.program.facts import Slice
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.trace import Op, Program
@@ -72,19 +73,9 @@ def find_row_slices(
 
 def _beside_a_row(op: Op, position: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Of a product's operand, contracted and own dimensions; None if the other has several rows."""
-    own, other = op.rule.operands[position], op.rule.operands[1 - position]
-    inside, beside, result = (
-        {factor for dimension in tensor for factor in dimension}
-        for tensor in (own, other, op.rule.results[0])
-    )
-    if any(op.rule.factors[factor].size > 1 for factor in beside - inside):
-        return None
-    contracted = (inside & beside) - result
-    summed, kept = (
-        tuple(d for d, factors in enumerate(own) if wanted.intersection(factors))
-        for wanted in (contracted, inside - beside)
-    )
-    return summed, kept
+    groups = operand_groups(op.rule)
+    _, own, contracted = groups[position]
+    return None if groups[1 - position][1] else (contracted, own)
 
 
 def find_slices(program: Program, spans: Sequence[tuple[int, int]]) -> dict[int, Slice]:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.strategies_of import ChosenStrategies
+from autoshard.program.dim_order import operand_groups
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.layout import Layout, local_shape
 from autoshard.program.strategies import is_layout_determined
@@ -76,7 +77,8 @@ def _groups(
             continue
         product = _product(program, op, chosen, mesh_shape)
         for shared in (0, 1):
-            read = op.inputs[shared], product.layouts[shared], _contracted(op, shared)
+            batch, _, contracted = map(frozenset, operand_groups(op.rule)[shared])
+            read = op.inputs[shared], product.layouts[shared], contracted, batch
             other = program.values[op.inputs[1 - shared]].dtype
             alike.setdefault((shared, (op.region, read, other)), []).append(product)
     taken = set[int]()
@@ -101,18 +103,6 @@ def _product(
     operands = size(op.inputs[0], first), size(op.inputs[1], second)
     made = size(op.outputs[0], tuple(strategy.written[0][0].tolist()))
     return _Product(op, operands, sum(operands) + made, (first, second))
-
-
-def _contracted(op: Op, position: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The dimensions of an operand that a product contracts, and those of its batch."""
-    own, other = op.rule.operands[position], op.rule.operands[1 - position]
-    beside = {factor for dimension in other for factor in dimension}
-    result = {factor for dimension in op.rule.results[0] for factor in dimension}
-    contracted, batch = [], []
-    for number, factors in enumerate(own):
-        if beside.intersection(factors):
-            (batch if result.intersection(factors) else contracted).append(number)
-    return tuple(contracted), tuple(batch)
 
 
 def _independent(program: Program, group: Sequence[_Product]) -> list[_Product]:

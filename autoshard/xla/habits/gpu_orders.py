@@ -169,6 +169,11 @@ def _stack_turned(built: Built) -> bool:
     return gather.depth == 1 and turned.depth == 0 and turned.writes == ("bf16[64,4,512]",)
 
 
+def _carry_turned_for_sums(built: Built) -> bool:
+    turned = built.kernels("transpose", reads=_CARRY)
+    return bool(turned) and turned[0].depth == 0 and not products(built)
+
+
 def _read_turned(built: Built) -> bool:
     """The stack is alive beside its copy, which both products read."""
     (turned,) = built.kernels("transpose", reads=_CARRY)
@@ -345,6 +350,18 @@ HABITS: tuple[Habit, ...] = (
         (INNER, X, X),
         (INNER, X),
         _carry_turned,
+        donated=(0,),
+    ),
+    habit(
+        "caches-put-in-order-for-sums",
+        "A loop's carry of which a product of one row reads a slice is put in the order of a "
+        "product before the loop, though the product is a sum.",
+        _LAYOUTS,
+        _cached,
+        (bf16(4, 16, 128, 8, 64), bf16(16, 1, 8, 64), bf16(16, 1, 8, 64)),
+        (INNER, X, X),
+        (INNER, X),
+        _carry_turned_for_sums,
         donated=(0,),
     ),
     habit(

@@ -43,19 +43,6 @@ def _of_one_row(x: Any, w: Any, y: Any, v: Any) -> Any:
     return jnp.tanh(jnp.tanh(x) @ w), jnp.tanh(jnp.tanh(y) @ v)
 
 
-def _one_row_of_a_cache(cache: Any, q: Any, k: Any) -> tuple[Any, Any]:
-    """A loop that writes a part of its carry, and multiplies slices of it with one row each."""
-
-    def body(carry: Any, i: Any) -> tuple[Any, None]:
-        cache, q = carry
-        cache = lax.dynamic_update_slice(cache, k[None], (i, 0, 0, 0, 0))
-        one = lax.dynamic_index_in_dim(cache, i, 0, False)
-        scores = jnp.einsum("bkh,bskh->bks", q, one)
-        return (cache, jnp.tanh(jnp.einsum("bks,bskh->bkh", scores, one))), None
-
-    return lax.scan(body, (cache, q), jnp.arange(4))[0]
-
-
 def _of_one_array(x: Any, w: Any, v: Any) -> Any:
     return jnp.tanh(x @ w), jnp.tanh(x @ v)
 
@@ -149,11 +136,6 @@ def _only_large_is_call(built: Built) -> bool:
     return call.reads[1] == "bf16[4096,4096]" and multiplied.name in {*summed.operands, summed.name}
 
 
-def _cache_turned(built: Built) -> bool:
-    turned = built.kernels("transpose", reads="bf16[4,2,128,8,64]")
-    return bool(turned) and turned[0].depth == 0 and not products(built)
-
-
 def _one_call_of_copies(built: Built) -> bool:
     (call,) = products(built)
     (copied,) = built.kernels("concatenate")
@@ -236,18 +218,6 @@ HABITS: tuple[Habit, ...] = (
         (WHOLE,) * 4,
         (WHOLE,) * 2,
         _only_large_is_call,
-    ),
-    habit(
-        "caches-put-in-order-for-sums",
-        "A loop's carry of which a product of one row reads a slice is put in the order of a "
-        "product before the loop, though the product is a sum.",
-        "xla/service/gpu/transforms/layout_assignment.cc",
-        _one_row_of_a_cache,
-        (bf16(4, 16, 128, 8, 64), bf16(16, 8, 64), bf16(16, 1, 8, 64)),
-        (INNER, X, X),
-        (INNER, X),
-        _cache_turned,
-        donated=(0,),
     ),
     habit(
         "products-of-one-array-merged",
