@@ -167,8 +167,10 @@ def _search(
         "accumulate": options.accumulate,
     }
     said = _rewrites(options) or ("--complete" if options.complete else "")
-    if said and (options.max_changes, options.refine) != (None, None):
-        raise CommandError(f"leave out --max-changes and --refine: they do not go with {said}")
+    if said and options.max_changes is not None:
+        raise CommandError(f"leave out --max-changes: it does not go with {said}")
+    if options.complete and options.refine is not None:
+        raise CommandError("leave out --refine: it does not go with --complete")
     try:
         asked["requirements"] = requirements_of_words(options.require)
         before = None if options.start is None else load_plan(options.start)

@@ -99,11 +99,12 @@ def _near(searcher: MeshSearcher, best: Priced) -> Iterator[Priced]:
         outcome = solve(odd, time_limit=min(left, 10.0), gap=0.01)
         if outcome.solution is not None:
             decisions = result.built.decode(outcome.solution.choices)
-            yield _priced(searcher, shape, tidy(result.built.prices, decisions))
+            yield _priced(searcher, shape, decisions)
 
 
 def _priced(searcher: MeshSearcher, shape: MeshShape, decisions: Decisions) -> Priced:
     prices = searcher.prices(shape.sizes)
+    decisions = tidy(prices, decisions)
     plain = evaluate(prices, decisions, shape.names)
     return shape, decisions, prices, forecasted(prices, decisions, plain)
 

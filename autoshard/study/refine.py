@@ -5,6 +5,9 @@
     round 2    the search again, under the corrected prices; what is new is compiled
     ...        until the best compiled plan stays the same, and what is predicted best is known
 
+With `remat` or `accumulate` these are plans of several choices of what is saved, each of the step
+that is rewritten for it. A part of a program is the same part in all of them.
+
 The plan returned is the one whose compiled step is shortest of those whose compiled peak fits the
 memory limit. It says both figures.
 """
@@ -12,7 +15,7 @@ memory limit. It says both figures.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +24,7 @@ from typing import Any
 from autoshard.compiler.compiled import Compiled, compile_plan
 from autoshard.compiler.target import CompileError, Kind, kind_of
 from autoshard.cost.corrections import NONE, Corrections
-from autoshard.cost.step_prices import step_prices
+from autoshard.cost.step_prices import StepPrices, step_prices
 from autoshard.interrupts import acknowledge
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.spmd import lower
@@ -30,7 +33,7 @@ from autoshard.machine.machine import Machine
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.fits import within
-from autoshard.plan.plan import Plan
+from autoshard.plan.plan import MeshShape, Plan
 from autoshard.program.trace import Program
 from autoshard.search.options import SearchOptions
 from autoshard.search.search import InfeasibleError, candidates
@@ -47,13 +50,14 @@ ROUNDS = 4
 class Trial:
     """A plan and what its compile gave: `compiled`, or `error` where it was refused.
 
-    `round` counts from 1.
+    `round` counts from 1; `program` is the step as the plan has it rewritten, if it was lowered.
     """
 
     plan: Plan
     round: int
     compiled: Compiled | None
     error: str = ""
+    program: Program | None = None
 
     def __str__(self) -> str:
         estimate = self.plan.estimate
@@ -116,7 +120,8 @@ def refine(
       heard: called with every trial.
       memory_limit: bytes per device that the compiled peak may reach; by default what the chip has
         less its reserve.
-      options: of `autoshard.search`: `mesh`, `time_limit` (for each round), `gap`, `progress`, ...
+      options: of `autoshard.search`: `mesh`, `time_limit` (for each round), `gap`, `progress`,
+        `remat`, `accumulate`, ...
 
     Raises:
       CompileError: there is no compiler that estimates seconds for the machine, or it refuses every
@@ -153,7 +158,7 @@ def refine(
                 stable = True
                 break
             if number < rounds:
-                corrections = fit(_observations(program, machine, trials.values()))
+                corrections = fit(_observations(machine, trials.values()))
             if best is None:
                 allowed *= _tighter(trials.values())
     except KeyboardInterrupt as interrupt:
@@ -163,7 +168,7 @@ def refine(
             raise
     if best is None or last is None:
         raise _failure(list(trials.values()), limit)
-    plan = _priced_again(best, last, program, machine)
+    plan = _priced_again(best, last, machine)
     return Refined(plan, tuple(trials.values()), last.corrections, stable)
 
 
@@ -187,14 +192,15 @@ def _compile_all(
             trials.append(Trial(plan, number, None, str(error)))
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         waiting = {
-            pool.submit(compile_plan, one, machine, kind=kind, cache=cache): plan
+            pool.submit(compile_plan, one, machine, kind=kind, cache=cache): (plan, one.program)
             for plan, one in lowered
         }
         for done in as_completed(waiting):
+            plan, program = waiting[done]
             try:
-                trials.append(Trial(waiting[done], number, done.result()))
+                trials.append(Trial(plan, number, done.result(), program=program))
             except CompileError as error:
-                trials.append(Trial(waiting[done], number, None, str(error)))
+                trials.append(Trial(plan, number, None, str(error)))
     return trials
 
 
@@ -210,17 +216,19 @@ def _best(trials: Any, limit: float) -> Trial | None:
     return min(fitting)[2] if fitting else None
 
 
-def _observations(program: Program, machine: Machine, trials: Any) -> list[Observation]:
-    flow = analyse(program, machine.chip)
-    prices = {}
+def _observations(machine: Machine, trials: Iterable[Trial]) -> list[Observation]:
+    prices: dict[object, StepPrices] = {}
     found = []
     for trial in trials:
         if trial.compiled is None or trial.compiled.timeline is None:
             continue
-        shape = trial.plan.mesh
-        if shape.sizes not in prices:
-            prices[shape.sizes] = step_prices(program, flow, machine, shape.sizes)
-        plain = evaluate(prices[shape.sizes], trial.plan.decisions, shape.names)
+        shape, program = trial.plan.mesh, trial.program
+        assert program is not None
+        which = shape.sizes, trial.plan.fingerprint
+        if which not in prices:
+            flow = analyse(program, machine.chip)
+            prices[which] = step_prices(program, flow, machine, shape.sizes)
+        plain = evaluate(prices[which], trial.plan.decisions, shape.names)
         plan = replace(
             trial.plan,
             estimate=plain.estimate,
@@ -228,7 +236,7 @@ def _observations(program: Program, machine: Machine, trials: Any) -> list[Obser
             transfers=plain.transfers,
             corrections=NONE,
         )
-        found.append(Observation(plan, prices[shape.sizes], trial.compiled.timeline))
+        found.append(Observation(plan, prices[which], trial.compiled.timeline))
     return found
 
 
@@ -242,14 +250,14 @@ def _tighter(trials: Any) -> float:
     return min([1.0, *ratios])
 
 
-def _priced_again(best: Trial, last: Plan, program: Program, machine: Machine) -> Plan:
+def _priced_again(best: Trial, last: Plan, machine: Machine) -> Plan:
     """The best plan under the prices, and with the bound, of the last search."""
     assert best.compiled is not None
     assert best.compiled.timeline is not None
+    assert best.program is not None
     shape = best.plan.mesh
-    prices = step_prices(
-        program, analyse(program, machine.chip), machine, shape.sizes, last.corrections
-    )
+    facts = analyse(best.program, machine.chip)
+    prices = step_prices(best.program, facts, machine, shape.sizes, last.corrections)
     priced = evaluate(prices, best.plan.decisions, shape.names)
     seconds = priced.estimate.step_seconds
     bound = min(last.proof.bound, seconds)
@@ -275,7 +283,7 @@ def _priced_again(best: Trial, last: Plan, program: Program, machine: Machine) -
         transfers=priced.transfers,
         corrections=last.corrections,
         proof=proof,
-        baselines=last.baselines if last.mesh == shape else (),
+        baselines=last.baselines if _which(last) == _which(best.plan) else (),
         compiled=figures,
     )
 
@@ -292,5 +300,10 @@ def _failure(trials: Sequence[Trial], limit: float) -> Exception:
     )
 
 
-def _key(plan: Plan) -> tuple[tuple[int, ...], Decisions]:
-    return plan.mesh.sizes, plan.decisions
+def _which(plan: Plan) -> tuple[str, MeshShape]:
+    """The step, as it is rewritten, and the mesh, which plans share that schemes can be beside."""
+    return plan.fingerprint, plan.mesh
+
+
+def _key(plan: Plan) -> tuple[str, tuple[int, ...], Decisions]:
+    return plan.fingerprint, plan.mesh.sizes, plan.decisions

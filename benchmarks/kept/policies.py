@@ -5,7 +5,8 @@ on some meshes; of each policy the plans that are cheapest by our forecast, of t
 compiled, and so is the plan of a search over what is kept:
 
     policy            save everything, full recompute, dots saveable, dots without batch saveable,
-                      attention saved; `ours` of `--remat search`, and of `--remat offload`
+                      attention saved; `ours` of `--remat search`, and of `--remat offload`;
+                      with `--refine N` also the best of plans that were compiled for it
     step, peak        by the compiler: seconds, GiB on a device; `host` on the host
     predicted, GiB    by us
     ratio             our step over the best of a policy that fits when compiled
@@ -116,7 +117,11 @@ def run(options: argparse.Namespace) -> int:
         if options.mixed > sum(one["policy"] == "mixed" for one in there.values()):
             asked.append("mixed")
         anew = [r for r in options.remat if f"ours-{r}" not in there or options.anew]
-        asked += [*(f"ours {remat}" for remat in anew), "compile"]
+        asked += [f"ours {remat}" for remat in anew]
+        if options.refine:
+            anew = [r for r in options.remat if f"ours-{r}-refined" not in there or options.anew]
+            asked += [f"refined {remat} {options.refine}" for remat in anew]
+        asked.append("compile")
         answer = measure(str(PART), {**question, "parts": asked, "schemes": options.schemes})
         if "error" in answer:
             print(f"    {word}: {answer['error']}", flush=True)
@@ -171,6 +176,7 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", metavar="TITLE", help="price these alone")
     parser.add_argument("--mixed", type=int, default=0, help="plans that keep what dice say")
     parser.add_argument("--remat", nargs="+", default=["search"], help="of our plans")
+    parser.add_argument("--refine", type=int, metavar="N", help="also our plans by --refine N")
     parser.add_argument("--anew", action="store_true", help="search our plans again")
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--scheme-limit", type=float, default=5.0)

@@ -205,6 +205,22 @@ def ours(row: Row, remat: str) -> None:
     row.keep(name, plan, policy="ours", scheme=remat, notes=list(plan.notes))
 
 
+def refined(row: Row, remat: str, count: str) -> None:
+    """Our own plan by `search --remat REMAT --refine COUNT`: the best of those that were compiled.
+
+    What was compiled is kept, so that `compile` asks the compiler nothing again.
+    """
+    from autoshard.study.refine import refine
+
+    limit = row.question["time_limit"]
+    options = {"remat": remat, "time_limit": limit, "baselines": False}
+    found = refine(
+        row.program, row.machine, row.step.fn, *row.step.args, count=int(count), **options
+    )
+    told = {"policy": "ours", "scheme": f"{remat}, refined", "rounds": list(map(str, found.trials))}
+    row.keep(f"ours-{remat}-refined", found.plan, **told)
+
+
 def chosen(answers: Mapping[str, Mapping[str, Any]], count: int) -> list[str]:
     """The names of the plans to compile: ours, the mixed, the best `count` of each policy."""
     own = ("ours", "mixed")
@@ -292,7 +308,7 @@ def found(plan: Plan, compiled: Compiled, machine: Machine) -> dict[str, Any]:
     return told
 
 
-PARTS = {"price": price, "mixed": mixed, "ours": ours, "compile": compile_all}
+PARTS = {"price": price, "mixed": mixed, "ours": ours, "refined": refined, "compile": compile_all}
 
 
 def main() -> None:

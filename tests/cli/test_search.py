@@ -156,7 +156,12 @@ def test_what_is_saved_is_searched_and_the_plan_verified(folder, capsys):
 
 
 @pytest.mark.parametrize("rewrites", ["--remat search", "--accumulate 2,4"])
-def test_what_rewrites_the_step_is_not_searched_with_other_loops(folder, capsys, rewrites):
-    words = f"search steps.py:good --machine v5e-8 {rewrites} --refine 2"
-    told = f"--max-changes and --refine: they do not go with {rewrites.removesuffix(' 2,4')}"
+def test_what_rewrites_the_step_is_not_searched_with_few_changes(folder, capsys, rewrites):
+    words = f"search steps.py:good --machine v5e-8 {rewrites} --max-changes 2"
+    told = f"leave out --max-changes: it does not go with {rewrites.removesuffix(' 2,4')}"
     assert told in refused(capsys, words)
+
+
+def test_what_shardy_completes_is_not_refined(folder, capsys):
+    words = "search steps.py:good --machine v5e-8 --mesh x=8 --complete --refine 2"
+    assert "leave out --refine: it does not go with --complete" in refused(capsys, words)

@@ -79,6 +79,41 @@ def test_the_best_compiled_plan_comes_back(program, cache):
     assert best.round == 1 or refined.stable or len(heard) > 3
 
 
+def stacked(weights, x):
+    """Layers of a loop, each under a checkpoint."""
+
+    def layer(y, weight):
+        with jax.named_scope("layer"):
+            wide = jnp.tanh(y @ weight["up"])
+            return y + jnp.sin(wide) @ weight["down"], None
+
+    def loss(weights):
+        return jnp.mean(jnp.square(jax.lax.scan(jax.checkpoint(layer), x, weights)[0]))
+
+    gradients = jax.grad(loss)(weights)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+
+@needs("gpu")
+def test_several_choices_of_what_is_saved_are_compiled(cache):
+    shapes = {"up": (4, 512, 1024), "down": (4, 1024, 512)}
+    weights = {name: jax.ShapeDtypeStruct(one, jnp.bfloat16) for name, one in shapes.items()}
+    args = (weights, jax.ShapeDtypeStruct((4096, 512), jnp.bfloat16))
+    program = autoshard.trace(stacked, *args, donate_argnums=(0,))
+    asked = {"mesh": {"x": 8}, "time_limit": 20.0, "remat": "search"}
+    refined = refine(program, "h100-8", stacked, *args, count=3, cache=cache, **asked)
+    first = [one for one in refined.trials if one.round == 1]
+    assert len({one.plan.fingerprint for one in first}) > 1
+    plan = refined.plan
+    compiled = [one.compiled.timeline.seconds for one in refined.trials]
+    assert plan.compiled["step_seconds"] == min(compiled)
+    assert any("what is saved for the backward pass: " in note for note in plan.notes)
+    assert plan.kept
+    assert plan.proof.bound <= plan.estimate.step_seconds
+    lowered = autoshard.lower(plan, stacked, *args)
+    assert lowered.program.fingerprint == plan.fingerprint
+
+
 @needs("gpu")
 def test_a_plan_must_fit_as_compiled(program, cache, monkeypatch):
     real = module.Memory.peak_bytes.fget

@@ -26,7 +26,6 @@ from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.machine.machine import Machine
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import MeshShape, Plan
-from autoshard.plan.records import KeptValue
 from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.rewritten import resaved
 from autoshard.program.trace import Program
@@ -38,7 +37,6 @@ from autoshard.search.keep.accumulate import (
     cut_steps,
     microbatches_of,
 )
-from autoshard.search.keep.kept_values import kept_values
 from autoshard.search.keep.offload import offloaded, on_host, waiting
 from autoshard.search.keep.parts import divided
 from autoshard.search.keep.priced import (
@@ -52,12 +50,17 @@ from autoshard.search.keep.priced import (
 )
 from autoshard.search.keep.proposals import Proposal, proposals
 from autoshard.search.keep.trials import (
+    NOTHING,
     Base,
     Trial,
+    among,
     best_of,
     bound_below,
     by_number,
+    cheapest_first,
+    dearest_wanted,
     hosted_by,
+    kept_by,
     named,
     proof_of_all,
     said_of,
@@ -83,10 +86,6 @@ ROUNDS = 2
 """After so many of these in a row that are no better, there are no more with this room."""
 WRITTEN = "as it is written"
 PRICED = "cheapest at the prices of a plan"
-NOTHING = (
-    "no loop and no jax.checkpoint of the backward pass reads what the forward pass makes, so that "
-    "there is nothing to choose to save"
-)
 
 
 def search_rewrites(program: Program, machine: Machine, asked: SearchOptions) -> list[Plan]:
@@ -144,10 +143,8 @@ class _Search:
             self._refined(bases, shapes)
             self._beside()
             self._in_two_parts()
-
-        return self._concluded(
-            best_of(self.trials, by_bytes=self.saves, by_schedule=self.asked.by_schedule)
-        )
+        best = best_of(self.trials, by_bytes=self.saves, by_schedule=self.asked.by_schedule)
+        return self._among_others(self._concluded(best), best)
 
     def _in_order(self, base: Base) -> Sequence[Proposal]:
         """Its other choices, by their cost at the prices of the best plan there is of it.
@@ -315,16 +312,17 @@ class _Search:
         shapes: Sequence[MeshShape],
         until: float,
     ) -> None:
-        """Plan one choice on some mesh shapes, if it can beat the best so far."""
+        """Plan one choice on some mesh shapes, if it can be among the best so far."""
         asked = replace(self._options(until), baselines=False, count=1, by_schedule=False)
         facts = None if choice else base.facts
-        known = WarmStart(facts=facts, only_better=bool(self.trials), seeks_limit=False)
+        cutoff = dearest_wanted(self.trials, self.asked.count)
+        better = len(self.trials) >= self.asked.count
+        known = WarmStart(facts=facts, only_better=better, seeks_limit=False)
         program = base.step
         if choice is not None:
             away = choice.offloaded
             program = resaved(program, choice.saved, away, prefetch=choice.prefetch)
         searcher, _ = prepare(program, self.machine, asked, known)
-        cutoff = min((one.objective for one in self.trials), default=float("inf"))
         searcher.cutoff, searcher.remat = cutoff, self.remat
         title = WRITTEN if choice is None else choice.title
         title = named(title, microbatches_of(base.step))
@@ -355,8 +353,7 @@ class _Search:
             if found:
                 return [self._proven(plan, best) for plan in found]
         if best.plan is None or free:
-            start = best.plan or self.asked.start
-            options = replace(self._options(1.0), start=start)
+            options = replace(self._options(1.0), start=best.plan or self.asked.start)
             try:
                 found = self._everywhere(best.program, options)
             except NoPlanError:
@@ -367,33 +364,37 @@ class _Search:
             found = finish(best.searcher, best.explored, self.asked)
         return [self._proven(plan, best) for plan in found]
 
+    def _among_others(self, found: list[Plan], best: Trial) -> list[Plan]:
+        """After the best plan those of the other choices and its own others, by turns."""
+        asked = () if self.asked.count == 1 else cheapest_first(self.trials)
+        others = [self._proven(plan, one, best) for one, plan in asked if one is not best]
+        return among(found, others)[: self.asked.count]
+
     def _everywhere(self, program: Program, asked: SearchOptions) -> list[Plan]:
         """The plans of one choice on all mesh shapes."""
         searcher, shapes = prepare(program, self.machine, asked)
         searcher.remat = self.remat
         return finish(searcher, explore_fitting(searcher, shapes), asked)
 
-    def _proven(self, plan: Plan, best: Trial) -> Plan:
-        """The plan with the least bound of all choices, and a note of what that covers."""
-        others = [one for one in self.trials if one is not best]
+    def _proven(self, plan: Plan, mine: Trial, best: Trial | None = None) -> Plan:
+        """The plan of a choice with the least bound of all, and a note of what that covers.
+
+        `best` is the cheapest choice, by default this one.
+        """
+        others = [one for one in self.trials if one is not mine]
         share = None if self.asked.corrections.hidden else plan.corrections.hidden
         bounds = [bound_at(share, one.bound, one.searcher.ideal, self.machine) for one in others]
         proof = proof_of_all(plan.proof, bounds, time.monotonic() - self.started)
-        notes = (*plan.notes, *self._notes(best, others))
-        kept = self._kept(best) if self.saves and not self.notes else ()
+        notes = (*plan.notes, *self._notes(mine, best or mine))
+        kept = kept_by(mine) if self.saves and not self.notes else ()
         return replace(plan, proof=proof, notes=notes, kept=kept)
 
-    def _kept(self, best: Trial) -> tuple[KeptValue, ...]:
-        """What a choice saves, and the products that it computes again."""
-        residuals = find_residuals(best.base.written)
-        return kept_values(residuals, saved_by(best.program, residuals), hosted_by(best.program))
-
-    def _notes(self, best: Trial, others: Sequence[Trial]) -> list[str]:
-        notes = [*self.notes, *waiting(best.program)]
+    def _notes(self, mine: Trial, best: Trial) -> list[str]:
+        notes = [*self.notes, *waiting(mine.program)]
         if self.numbers:
-            notes += chosen_microbatches(best.base, by_number(self.trials), self.refused)
+            notes += chosen_microbatches(mine.base, by_number(self.trials), self.refused)
         if self.saves and not self.notes:
-            notes.append(said_of(best, others))
+            notes.append(said_of(mine, best, self.trials))
         if self.large:
             notes.append(f"not tried, as their stacks alone do not fit: {', '.join(self.large)}")
         return notes

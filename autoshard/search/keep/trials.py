@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.plan.plan import Plan, Proof
+from autoshard.plan.records import KeptValue
 from autoshard.program.facts import Facts
 from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import Explored
 from autoshard.search.keep.accumulate import microbatches_of
-from autoshard.search.keep.kept_values import stacked_bytes
+from autoshard.search.keep.kept_values import kept_values, stacked_bytes
 from autoshard.search.keep.proposals import Proposal
 from autoshard.search.one_shape import MeshSearcher
 from autoshard.search.scheduled.near import scheduled_faster
 from autoshard.solve import Status
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.units import counted, format_seconds
+
+NOTHING = (
+    "no loop and no jax.checkpoint of the backward pass reads what the forward pass makes, so that "
+    "there is nothing to choose to save"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,18 +129,53 @@ def best_of(trials: Sequence[Trial], *, by_bytes: bool, by_schedule: bool) -> Tr
     return best
 
 
-def said_of(best: Trial, others: Sequence[Trial]) -> str:
-    """What was chosen to be saved, and among what."""
-    said = f"what is saved for the backward pass: {best.title}"
+def cheapest_first(trials: Iterable[Trial]) -> list[tuple[Trial, Plan]]:
+    """The choices that have a plan, and that plan, by its price."""
+    planned = [(one, one.plan) for one in trials if one.plan is not None]
+    return sorted(planned, key=lambda pair: pair[0].objective)
+
+
+def dearest_wanted(trials: Iterable[Trial], count: int) -> float:
+    """Seconds that a plan of another choice must undercut to be among so many cheapest ones."""
+    objectives = sorted(one.objective for one in trials)
+    return objectives[count - 1] if len(objectives) >= count else float("inf")
+
+
+def among(found: Sequence[Plan], others: Sequence[Plan]) -> list[Plan]:
+    """The first plan that was found, then one of the others and one of its own, by turns.
+
+    All have the bound of the first.
+    """
+    first = [one.proof for one in found[:1]]
+    told = [
+        replace(one, proof=proof_of_all(one.proof, [mine.bound], mine.seconds))
+        for one in others
+        for mine in first
+    ]
+    turns = itertools.chain(*itertools.zip_longest(told, found[1:]))
+    return [*found[:1], *(plan for plan in turns if plan is not None)]
+
+
+def said_of(mine: Trial, best: Trial, trials: Sequence[Trial]) -> str:
+    """What a choice saves, and among what it was chosen: `best` is the cheapest of the trials."""
+    said = f"what is saved for the backward pass: {mine.title}"
+    others = [one for one in trials if one is not mine]
     if not others:
         return f"{said}; nothing else was tried, and the bound holds for it alone"
     times = Counter(one.title for one in others)
     titles = ", ".join(title if n == 1 else f"{title} ({n} of them)" for title, n in times.items())
+    place = "the best" if mine is best else "one"
     return (
-        f"{said}, the best of {counted(len(others) + 1, 'choice')} (the others: {titles}); "
+        f"{said}, {place} of {counted(len(trials), 'choice')} (the others: {titles}); "
         "no choice between them was tried, and the bound holds for the others on the mesh on which "
         "they were planned"
     )
+
+
+def kept_by(trial: Trial) -> tuple[KeptValue, ...]:
+    """What a choice saves, and the products that it computes again."""
+    residuals = find_residuals(trial.base.written)
+    return kept_values(residuals, saved_by(trial.program, residuals), hosted_by(trial.program))
 
 
 def bound_below(searcher: MeshSearcher, sizes: tuple[int, ...], cutoff: float) -> float:
