@@ -166,11 +166,7 @@ def _search(
         "remat": options.remat,
         "accumulate": options.accumulate,
     }
-    said = _rewrites(options) or ("--complete" if options.complete else "")
-    if said and options.max_changes is not None:
-        raise CommandError(f"leave out --max-changes: it does not go with {said}")
-    if options.complete and options.refine is not None:
-        raise CommandError("leave out --refine: it does not go with --complete")
+    _refuse_together(options)
     try:
         asked["requirements"] = requirements_of_words(options.require)
         before = None if options.start is None else load_plan(options.start)
@@ -197,6 +193,19 @@ def _search(
     except NoPlanError as error:
         raise CommandError(str(error), TIME_LIMIT) from error
     return _as_named(replace(plan, notes=(*plan.notes, *found.notes)), options)
+
+
+def _refuse_together(options: argparse.Namespace) -> None:
+    """Refuse what does not go together.
+
+    Raises:
+      CommandError: it says which option to leave out.
+    """
+    said = _rewrites(options) or ("--complete" if options.complete else "")
+    if said and options.max_changes is not None:
+        raise CommandError(f"leave out --max-changes: it does not go with {said}")
+    if options.complete and options.refine is not None:
+        raise CommandError("leave out --refine: it does not go with --complete")
 
 
 def _as_named(plan: Plan, options: argparse.Namespace) -> Plan:

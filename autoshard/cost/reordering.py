@@ -7,6 +7,7 @@ copies, on chips whose memory is read in transactions. On other chips nothing is
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,8 +90,12 @@ def _transposing(
     how: Ways,
 ) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
     moved, copies = np.zeros(len(strategies)), []
+    alone = math.prod(prices.mesh_shape) == 1
     for one, (replaces, parts, times) in zip(transposed, amounts, strict=True):
         value = prices.program.values[op.inputs[one.position]]
+        if one.row is not None and not alone:  # as a compiler for one device does
+            copies.append((np.zeros(len(strategies)), np.zeros(len(strategies))))
+            continue
         one = replace(one, copy=one.copy or how.copied, jumps=one.jumps and how.jumps)
         reads = strategies.reads[one.position]
         weights = (len(value.shape) + 2) ** np.arange(reads.shape[1], dtype=np.int64)

@@ -18,7 +18,8 @@ columns are long:
 with `bytes` of the matrix and `width` of its rows, at most 256 bytes. More than 4,096 elements are
 summed up in two steps, of about as many elements each, so that many multiprocessors have a part of
 the first one (xla/service/gpu/transforms/tree_reduction_rewriter.cc). A slice of a stack is read
-where it lies.
+where it lies. If its columns are of several dimensions (heads and their features), a step on one
+device puts the whole stack in the order of rows before the loop (`autoshard.xla.dim_order.walk`).
 """
 
 from __future__ import annotations
@@ -149,6 +150,7 @@ def _sum_seconds(
             inside &= ~large
         else:
             width = np.where(inside, width * local[:, factor], width)
+    of_rows |= _turned(prices, op, strategies, side)
     depth = local[:, contracted].prod(axis=1)
     in_steps = depth > AT_ONCE
     read = moved / chip.memory_rate
@@ -159,6 +161,16 @@ def _sum_seconds(
     columns = np.minimum(together, apart) + in_steps * (chip.launch_seconds + down)
     summed = chip.launch_seconds + np.where(of_rows, read, columns)
     return summed * prices.corrections.factor(op)
+
+
+def _turned(prices: Prices, op: Op, strategies: Strategies, side: int) -> NDArray[np.bool_]:
+    """Whether the stack of a product's matrix is put in the order of rows, by strategy."""
+    found = prices.dataflow.transposed.get(op.index, ())
+    row = next((one.row for one in found if one.position == side and one.row), None)
+    if row is None or math.prod(prices.mesh_shape) > 1:
+        return np.zeros(len(strategies), dtype=np.bool_)
+    shape = prices.program.values[op.inputs[side]].shape
+    return np.full(len(strategies), row.turns(shape))
 
 
 def _factors(tensor: tuple[tuple[int, ...], ...]) -> set[int]:

@@ -191,6 +191,25 @@ def possible_orders(rule: Rule) -> Iterator[ProductOrder]:
 
 
 @dataclass(frozen=True, slots=True)
+class RowSum:
+    """The matrix of a product of one row that may be a sum: see `autoshard.cost.vector_products`.
+
+    Attributes:
+      contracted, own: its dimensions.
+      most: elements of the product's operands from which it is no sum.
+    """
+
+    contracted: Order
+    own: Order
+    most: float
+
+    def turns(self, sizes: Sequence[int]) -> bool:
+        """Whether it is a sum on a device, and the columns are of several dimensions there."""
+        depth, width = (math.prod(sizes[d] for d in group) for group in (self.contracted, self.own))
+        return depth * (width + 1) < self.most and len(large_of(self.own, sizes)) > 1
+
+
+@dataclass(frozen=True, slots=True)
 class Transposition:
     """An operand that lies otherwise than its op reads it.
 
@@ -204,6 +223,7 @@ class Transposition:
       batch: dimensions of the operand that are a product's batch.
       alone: whether it is transposed where `batch` is cut to one element, or where it is not
         (`autoshard.xla.dim_order.unbatched`); None: in any case.
+      row: of what is transposed only on a mesh of one device, where `row.turns` is true.
     """
 
     position: int
@@ -213,6 +233,7 @@ class Transposition:
     jumps: bool = True
     batch: Order = ()
     alone: bool | None = None
+    row: RowSum | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +264,8 @@ def transposed_bytes(
       transaction: bytes of a memory transaction.
     """
     if one.alone is not None and one.alone != all(sizes[d] == 1 for d in one.batch):
+        return 0.0, 0.0, 0.0
+    if one.row is not None and not one.row.turns(sizes):
         return 0.0, 0.0, 0.0
     lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
     if lies in wanted:

@@ -138,3 +138,27 @@ def test_no_plan_undercuts_the_bound_of_all_chips(width):
     least = prices.ideal_seconds([[op.index] for op in ops])
     plans = [random_plan(given, seed) for seed in range(20)]
     assert all(least <= plan.estimate.lower_seconds * (1 + 1e-9) for plan in plans)
+
+
+def of_heads(x, stack):
+    def turn(x, weights):
+        return x, jnp.einsum("bsd,dkh->bskh", x, weights)
+
+    return jax.lax.scan(turn, x, stack)[1]
+
+
+@pytest.mark.parametrize(("sizes", "turned"), [((8, 128), True), ((1, 1024), False)])
+def test_one_device_puts_stacks_of_heads_in_the_order_of_rows(sizes, turned):
+    """Copied once before the loop; a single head is summed up in columns as it lies."""
+    machine = load("h100-1")
+    program = trace(of_heads, bf16(1, 1, 2048), bf16(4, 2048, *sizes))
+    prices = step_prices(program, analyse(program, machine.chip), machine, (1,))
+    (op,) = [one for one in program.ops if one.primitive == "dot_general"]
+    whole = tuple(np.full((1, 1), -1) for _ in op.outputs)
+    alone = project_assignment(op.rule, np.array([[-1]]), whole, (1,))
+    found = float(prices.compute_seconds(op, alone)[0])
+    in_rows = CHIP.launch_seconds + 3 * 2048 * 1024 * READ
+    assert (found == pytest.approx(in_rows, rel=0.01)) == turned
+    assert found >= in_rows * 0.99
+    eight = step_prices(program, analyse(program, CHIP), H100, (8,))
+    assert float(eight.compute_seconds(op, cut(op))[0]) > in_rows

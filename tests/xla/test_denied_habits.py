@@ -244,6 +244,10 @@ CASES: dict[str, dict[str, Case]] = {
         "gpu.stacks-turned-for-products": Case(
             reading, (array(3, 8, 64, 4, 32), array(8, 2, 4, 32))
         ),
+        "gpu.stacks-turned-for-wide-rows": Case(
+            lambda x, w: lax.scan(lambda x, w: (x, jnp.einsum("sd,dkh->skh", x, w)), x, w)[1],
+            (array(1, 64), array(3, 64, 4, 32)),
+        ),
         "gpu.products-write-batch-left-right": GROUPED,
         "gpu.grouped-scores-transposed": GROUPED,
         "gpu.batch-of-one-is-none": GROUPED,

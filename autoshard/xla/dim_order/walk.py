@@ -26,11 +26,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from autoshard.cost.vector_products import HABIT as SUMS
-from autoshard.cost.vector_products import is_sum
+from autoshard.cost.vector_products import MOST, is_sum
 from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.dim_order import (
     Order,
     ProductOrder,
+    RowSum,
     Transposition,
     Transpositions,
     carried_order,
@@ -49,8 +50,6 @@ SCATTERED = frozenset(
     }
 )
 """Ops for which the compiler chooses layouts freely: no order is assumed for them."""
-
-
 RENUMBERING = frozenset({"squeeze", "expand_dims", "reshape", "transpose"})
 """Ops that only renumber the dimensions."""
 
@@ -71,6 +70,7 @@ class OrderRules:
       rows: whether small products of one row are sums (`autoshard.cost.vector_products`), and read
         slices of stacks with what they contract innermost.
       sums: whether they read all else in whatever order it lies.
+      wide_rows: whether they do so where they have no batch and several dimensions of their own.
     """
 
     in_order: bool
@@ -81,6 +81,7 @@ class OrderRules:
     alone: bool
     rows: bool
     sums: bool
+    wide_rows: bool
 
     @classmethod
     def of(cls, compiler: Compiler) -> OrderRules:
@@ -94,6 +95,7 @@ class OrderRules:
             alone=not denies("gpu.batch-of-one-is-none"),
             rows=compiler.has(SUMS),
             sums=compiler.has(SUMS) and not compiler.has("gpu.caches-put-in-order-for-sums"),
+            wide_rows=compiler.has(SUMS) and compiler.has("gpu.stacks-turned-for-wide-rows"),
         )
 
 
@@ -249,6 +251,9 @@ class Orders:
             apart = batch and not (copy and are_adjacent(batch, self.orders[value]))
             if apart or inside or not self.rules.either_way:
                 wanted = wanted[:1]
+            if turned := self._wide_row(groups, position, value):
+                found.append(turned)
+                continue
             if inside and large_of(wanted[0], values[value].shape) == self._order_of(value):
                 # Then the stack is put in an order in which its turns are not outermost.
                 wanted = ((*batch, *contracted, *free),)
@@ -261,6 +266,19 @@ class Orders:
             swapped = {large[0]: large[1], large[1]: large[0]}
             self.orders[result.index] += (tuple(swapped.get(d, d) for d in plain),)
         return tuple(found)
+
+    def _wide_row(
+        self, groups: Sequence[tuple[Order, ...]], position: int, value: int
+    ) -> Transposition | None:
+        """How the stack is turned of whose slice a product of one row may be a sum."""
+        batch, own, contracted = groups[position]
+        one_row = not (batch or groups[1 - position][1])
+        wanted, there = (*own, *contracted), self.orders[value]
+        lies = len(own) < 2 or not there or self._order_of(value) == wanted
+        if lies or not (self.rules.wide_rows and one_row and stack_of(self.program, value)):
+            return None
+        row = RowSum(contracted, own, MOST)
+        return Transposition(position, there[0], (wanted,), copy=True, row=row)
 
     def is_made(self, value: int) -> bool:
         """Whether an elementwise op computes the value, rather than slicing it from a buffer."""

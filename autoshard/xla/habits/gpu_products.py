@@ -47,6 +47,17 @@ def _of_one_array(x: Any, w: Any, v: Any) -> Any:
     return jnp.tanh(x @ w), jnp.tanh(x @ v)
 
 
+def _of_heads(x: Any, heads: Any, flat: Any) -> tuple[Any, Any]:
+    """Products of one row in a loop, whose columns are of two dimensions and of one."""
+
+    def turn(x: Any, weights: Any) -> tuple[Any, Any]:
+        of_heads, of_one = weights
+        made = jnp.tanh(jnp.einsum("bsd,dkh->bskh", x, of_heads)).reshape(x.shape)
+        return x + made, jnp.tanh(jnp.sin(x) @ of_one)
+
+    return lax.scan(turn, x, (heads, flat))
+
+
 def _large_product(x: Any, w: Any) -> Any:
     made = lax.optimization_barrier(x @ w)
     return jnp.sum(lax.optimization_barrier(jnp.tanh(made)), axis=0)
@@ -136,6 +147,12 @@ def _only_large_is_call(built: Built) -> bool:
     return call.reads[1] == "bf16[4096,4096]" and multiplied.name in {*summed.operands, summed.name}
 
 
+def _heads_alone_turned(built: Built) -> bool:
+    (turned,) = built.kernels("transpose", reads="bf16[4,2048,16,128]")
+    inside = built.kernels("transpose", reads="bf16[4,2048,384]")
+    return turned.depth == 0 and turned.writes == ("bf16[4,16,128,2048]",) and not inside
+
+
 def _one_call_of_copies(built: Built) -> bool:
     (call,) = products(built)
     (copied,) = built.kernels("concatenate")
@@ -218,6 +235,20 @@ HABITS: tuple[Habit, ...] = (
         (WHOLE,) * 4,
         (WHOLE,) * 2,
         _only_large_is_call,
+    ),
+    habit(
+        "stacks-turned-for-wide-rows",
+        "Where such a product on a single device reads a slice of a stack whose columns are of "
+        "several dimensions, the whole stack is put in an order before the loop in which what is "
+        "contracted is innermost.",
+        "xla/hlo/transforms/simplifiers/algebraic_simplifier.cc",
+        _of_heads,
+        (bf16(1, 1, 2048), bf16(4, 2048, 16, 128), bf16(4, 2048, 384)),
+        (WHOLE,) * 3,
+        (WHOLE,) * 2,
+        _heads_alone_turned,
+        machine="h100-1",
+        mesh=(("x", 1),),
     ),
     habit(
         "products-of-one-array-merged",
