@@ -30,11 +30,6 @@ def search_command(options: argparse.Namespace) -> int:
     if options.meshes is not None:
         from autoshard.cli.meshes.search import search_meshes_command
 
-        if options.remat == "offload":
-            raise CommandError(
-                "--remat offload is for one mesh (--machine): with --meshes no stacks are kept on "
-                "the host; use --remat search"
-            )
         if options.accumulate != (1,):
             raise CommandError(
                 "--accumulate is for one mesh (--machine); with --meshes, give --microbatches"

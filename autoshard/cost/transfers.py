@@ -121,7 +121,7 @@ class _Ideal:
     def shares(self) -> Mapping[tuple[int, str], float]:
         least = {key: memory_share(self.prices, cast("Direction", key[1])) for key in self.moved}
         return {
-            key: min(1.0, max(self.waited.get(key, 0.0) / seconds, least[key]))
+            key: min(1.0, max(self.waited.get(key, 0.0) / seconds, least[key])) if seconds else 1.0
             for key, seconds in self.moved.items()
         }
 
@@ -135,7 +135,7 @@ class _Ideal:
             if op.region != region.index:
                 inner = self._inner(at, region)
                 now = self._wait(region, "from_host", now, self._read(inner, coming))
-                now += self.run(inner) * inner.trips / region.trips * ops[at].weight
+                now += self.run(inner) * inner.trips / region.trips
                 at = inner.stop
                 continue
             source = values[op.inputs[0]].producer if op.inputs and op.inputs[0] >= 0 else -1
@@ -180,7 +180,8 @@ class _Ideal:
         value = self.program.values[op.outputs[0]] if op.outputs else None
         if value is not None and is_transfer(op):
             rate = self.host.rate(cast("Direction", op.primitive))
-            return self.host.latency_seconds + value.bytes / chips / rate
+            seconds = self.host.latency_seconds + value.bytes / chips / rate
+            return seconds * op.weight
         if value is None or not (is_matrix_op(op.primitive) or op.kernel is not None):
             return 0.0
         rate = chip.matmul_efficiency * chip.matmul_flops(value.dtype)

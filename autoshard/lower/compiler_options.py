@@ -58,13 +58,29 @@ def compiler_options(
         for one, sharding in arguments
         if sharding.memory_kind in (None, "device")
     )
-    limit = max(SHARE * plan.memory_limit - given, (1 - SHARE) * plan.memory_limit)
     host = plan.estimate.host_bytes
-    if not host and needed_bytes(plan.estimate) - given <= USUAL / 100.0 * limit:
+    usual = USUAL / 100.0 * _limit(plan.memory_limit, given)
+    if not host and needed_bytes(plan.estimate) - given <= usual:
         return told
     room = plan.memory_limit + host if host else plan.memory_limit - given
-    factor = 100.0 * room / limit
-    return {**told, "xla_gpu_memory_limit_slop_factor": max(USUAL, math.ceil(factor))}
+    return told | with_room(plan.memory_limit, given, room)
+
+
+def with_room(memory_limit: float, given: float, room: float) -> dict[str, bool | int | str]:
+    """What XLA:GPU is told for its limit to have room for so many bytes.
+
+    Args:
+      memory_limit: of a device.
+      given: bytes of arguments and results, which its limit leaves out.
+      room: bytes.
+    """
+    factor = 100.0 * room / _limit(memory_limit, given)
+    return {"xla_gpu_memory_limit_slop_factor": max(USUAL, math.ceil(factor))}
+
+
+def _limit(memory_limit: float, given: float) -> float:
+    """XLA:GPU's own limit of bytes."""
+    return max(SHARE * memory_limit - given, (1 - SHARE) * memory_limit)
 
 
 def told_by(flags: str) -> dict[str, bool | int | str]:

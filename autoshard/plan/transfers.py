@@ -39,10 +39,10 @@ def transfer_of(
 
 
 def seconds_of_transfers(prices: StepPrices, decisions: Decisions) -> Mapping[int, float]:
-    """Seconds of one execution of every transfer, by op."""
+    """Seconds of every transfer, by op, as often as one run of its region counts it."""
     chosen = ChosenStrategies(decisions, prices.mesh_shape, prices.evaluated)
     return {
-        op.index: float(transfer_seconds(prices, op, chosen(op))[0])
+        op.index: float(transfer_seconds(prices, op, chosen(op))[0]) * op.weight
         for op in prices.program.ops
         if is_transfer(op) and decisions.assignment[op.index] is not None
     }

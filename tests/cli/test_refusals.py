@@ -267,10 +267,6 @@ def test_numbers_that_are_none(read, text, why):
 
 def test_what_several_meshes_do_not_have(capsys):
     words = "search mlp:tiny --meshes h100-1+h100-1 "
-    assert refused(capsys, words + "--remat offload") == (
-        "--remat offload is for one mesh (--machine): with --meshes no stacks are kept on the "
-        "host; use --remat search"
-    )
     assert refused(capsys, words + "--accumulate 1,2") == (
         "--accumulate is for one mesh (--machine); with --meshes, give --microbatches"
     )

@@ -120,14 +120,22 @@ def _order(plan: PipelinePlan, path: str) -> Verdict:
         for mesh, (peak, limit) in enumerate(zip(peaks, plan.memory_limit, strict=True))
         if peak > limit * (1 + PRICE_TOLERANCE)
     ]
+    hosted = plan.host_bytes
+    over += [
+        f"mesh {mesh} takes {format_bytes(peak)} of its hosts for each device; they have "
+        f"{format_bytes(limit)}"
+        for mesh, (peak, limit) in enumerate(zip(hosted, plan.host_limit, strict=False))
+        if peak > limit * (1 + PRICE_TOLERANCE)
+    ]
     if over:
         return Verdict("order", False, "\n".join(over))
     tasks = sum(map(len, plan.order))
+    there = f", {format_bytes(max(hosted))} of its host" if any(hosted) else ""
     return Verdict(
         "order",
         True,
         f"{counted(tasks, 'task')}, {format_seconds(found)} a step, "
-        f"{format_bytes(max(peaks))} of a device",
+        f"{format_bytes(max(peaks))} of a device{there}",
     )
 
 
@@ -166,7 +174,8 @@ def _too_large(plan: PipelinePlan, found: Found, devices: int) -> str:
     if devices > MOST_DEVICES:
         return f"the meshes have {counted(devices, 'device')}; at most {MOST_DEVICES} are imitated"
     sizes = [math.prod(shape.sizes) for shape in plan.shapes]
-    size = sum(peak * count for peak, count in zip(plan.peak_bytes, sizes, strict=True))
+    peaks = zip(plan.peak_bytes, plan.host_bytes, sizes, strict=True)
+    size = sum((peak + hosted) * count for peak, hosted, count in peaks)
     if size > MOST_BYTES:
         return (
             f"the step needs {format_bytes(size)} on all devices together; at most "

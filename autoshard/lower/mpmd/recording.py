@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoshard import trace_events
+from autoshard import compat, trace_events
 from autoshard.files import write_whole
 from autoshard.lower.mpmd.instructions import Gather, Instruction, Run, Script, Send, Slot
 from autoshard.lower.mpmd.instructions import reads_and_writes as slots_of
@@ -40,6 +40,7 @@ class Recorded:
       source: of a transfer the mesh that it is from.
       bytes: of a transfer, of the whole array.
       live_bytes: of a device of the mesh, in arrays, once it is done and dead ones are freed.
+      host_bytes: likewise, of the device's arrays in the memory of its host.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Recorded:
     source: int | None = None
     bytes: int = 0
     live_bytes: int = 0
+    host_bytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -141,7 +143,9 @@ class Recording:
                 spent[one.kind] = count + 1, seconds + one.seconds
             listed = ", ".join(f"{n} {k} {format_seconds(s)}" for k, (n, s) in spent.items())
             most = max((one.live_bytes for one in here), default=0)
-            lines.append(f"mesh {mesh}: {listed}; {format_bytes(most)} of a device at most")
+            there = max((one.host_bytes for one in here), default=0)
+            hosted = f", {format_bytes(there)} of its host" if there else ""
+            lines.append(f"mesh {mesh}: {listed}; {format_bytes(most)} of a device at most{hosted}")
         return "\n".join(lines)
 
 
@@ -151,8 +155,8 @@ class Recorder:
     def __init__(self, script: Script, meshes: int) -> None:
         self.script = script
         self.done: list[Recorded] = []
-        self.live = [0] * meshes
-        self._sizes: dict[Slot, int] = {}
+        self.live, self.hosted = [0] * meshes, [0] * meshes
+        self._sizes: dict[Slot, tuple[int, list[int]]] = {}
         self._makers: dict[Slot, int] = {}
 
     def placed(self, slot: Slot, array: Any) -> None:
@@ -161,8 +165,10 @@ class Recorder:
         size = array.dtype.itemsize
         for count in shape:
             size *= count
-        self._sizes[slot] = size
-        self.live[slot.mesh] += size
+        there = array.sharding.memory_kind == compat.HOST_KIND
+        taken = self.hosted if there else self.live
+        self._sizes[slot] = size, taken
+        taken[slot.mesh] += size
 
     def carried_out(
         self,
@@ -177,7 +183,8 @@ class Recorder:
             self.placed(slot, array)
             self._makers[slot] = len(self.done)
         for slot in dead:
-            self.live[slot.mesh] -= self._sizes.pop(slot, 0)
+            size, taken = self._sizes.pop(slot, (0, self.live))
+            taken[slot.mesh] -= size
         reads, writes = slots_of(one)
         mesh = writes[0].mesh
         makers = {self._makers[slot] for slot in reads if slot in self._makers}
@@ -192,6 +199,7 @@ class Recorder:
                 source=one.source.mesh if isinstance(one, Send) else None,
                 bytes=made[0][1].nbytes if isinstance(one, Send) else 0,
                 live_bytes=self.live[mesh],
+                host_bytes=self.hosted[mesh],
             )
         )
 

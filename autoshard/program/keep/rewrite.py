@@ -39,7 +39,7 @@ def with_saved(
     saved: Collection[str],
     offloaded: Collection[str] = (),
     *,
-    prefetch: bool = False,
+    prefetch: bool | Collection[str] = False,
 ) -> Any:
     """The closed jaxpr of a step with the same results that saves the values named in `saved`.
 
@@ -48,13 +48,16 @@ def with_saved(
       residuals: its candidates, from `find_residuals(closed)`.
       saved: names of candidates. Of these, the ones that nothing needs then are not saved.
       offloaded: names of stacks (`Residuals.stacks`) that wait in the memory of the host.
-      prefetch: whether they move a turn late there, and come a turn early.
+      prefetch: whether they move a turn late there, and come a turn early; or the names of those
+        that do.
 
     Raises:
       KeepError: a name is of no candidate or stack, or a value that must be saved is not named.
     """
     residuals.check(saved)
     away = residuals.hosted(saved, offloaded)
+    early = offloaded if prefetch is True else prefetch or ()
+    ahead = residuals.hosted(saved, set(early).intersection(offloaded))
     if not residuals.values and not away:
         return closed
     shapes = [compat.shape_struct(aval) for aval in closed.in_avals]
@@ -63,7 +66,7 @@ def with_saved(
         return demand_of(pair, residuals.numbers(pair, saved))
 
     def run(*arrays: Any) -> list[Any]:
-        return _Rewriter(demand, away, prefetch).run(residuals.level, arrays)
+        return _Rewriter(demand, away, ahead).run(residuals.level, arrays)
 
     return compat.drop_dead_code(jax.make_jaxpr(run)(*shapes))
 
@@ -112,15 +115,19 @@ class _BackwardBody(_Body):
 
 
 class _Rewriter:
-    """One trace of a step with the choices made; `away` are the numbers of stacks on the host."""
+    """One trace of a step with the choices made.
+
+    `away` are the numbers of stacks on the host, `ahead` those of them that are fetched a turn
+    early.
+    """
 
     def __init__(
         self,
         demand: Callable[[Pair], Demand],
         away: Mapping[Pair, Collection[int]],
-        prefetch: bool,
+        ahead: Mapping[Pair, Collection[int]],
     ) -> None:
-        self.demand, self.away, self.prefetch = demand, away, prefetch
+        self.demand, self.away, self.ahead = demand, away, ahead
 
     def run(self, level: Level, arrays: Sequence[Any]) -> list[Any]:
         """The results of a level."""
@@ -167,7 +174,7 @@ class _Rewriter:
         handed = {n: k for k, n in reversed(pair.stacks.items()) if n not in away}
         new = [number for number in self.demand(pair).stacks if number not in handed]
         fixed, carries = compat.scan_counts(equation.params)
-        sent = [n for n in new if n in away and self.prefetch]
+        sent = [n for n in new if n in self.ahead.get(pair, ())]
         begun = fixed + carries
 
         def turn(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -81,7 +81,7 @@ def choices(
     """All choices with their titles, always as many; arguments as for `proposals`."""
     values = residuals.values
     for fused, title in ((True, "cheapest"), (False, "cheapest with kernels of their own")):
-        again = {one.name: _again_seconds(one, chip, chips, fused) for one in values}
+        again = {one.name: again_seconds(one, chip, chips, fused) for one in values}
         yield title, _cheapest(residuals, again, chip, chips, free_bytes)
     yield from policies(residuals)
 
@@ -124,7 +124,7 @@ def _unbatched(residuals: Residuals) -> frozenset[str]:
     return frozenset(found)
 
 
-def _again_seconds(one: Residual, chip: Chip, chips: int, fused: bool) -> float:
+def again_seconds(one: Residual, chip: Chip, chips: int, fused: bool) -> float:
     """Seconds of computing a value again in all turns, cut into as many parts as there are chips.
 
     A weight in another dtype is converted where it is read.

@@ -14,7 +14,7 @@ from autoshard.search.meshes.bounds.ranking import Ranked
 from autoshard.search.meshes.keep.saved import stage_saves
 from autoshard.search.meshes.plan import Choice, OneMesh, PipelinePlan, Sharding
 from autoshard.search.meshes.price import StagePrice
-from autoshard.search.meshes.problem import TICK, loop_seconds, runnable
+from autoshard.search.meshes.problem import TICK, host_kept, host_limit, loop_seconds, runnable
 from autoshard.search.meshes.stage_program import StageProgram
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.instance import Instance
@@ -86,6 +86,7 @@ def pipeline_plan(
     meshes = range(len(cluster.meshes))
     on = [[s for s, d in enumerate(best.choice.placement.mesh_of) if d == mesh] for mesh in meshes]
     prices, placement, mode = best.prices, best.choice.placement, best.choice.mode
+    hosted = any(one.host_bytes or one.host_resident_bytes for one in prices)
     return PipelinePlan(
         program=name,
         cluster=cluster.name,
@@ -106,6 +107,7 @@ def pipeline_plan(
             + max(prices[s].workspace_bytes for s in here)
             for here in on
         ),
+        **(_on_host(prices, on, cluster) if hosted else {}),
         bound=min(ideal, best.step_seconds),
         order_bound=best.bound,
         shardings=tuple(
@@ -121,6 +123,17 @@ def pipeline_plan(
         notes=notes,
         work=work,
     )
+
+
+def _on_host(
+    prices: Sequence[StagePrice], on: Sequence[Sequence[int]], cluster: Cluster
+) -> dict[str, tuple[float, ...]]:
+    """Return the fields of a plan that say what lies in the memory of hosts."""
+    return {
+        "host_kept": tuple(map(float, host_kept(prices))),
+        "host_fixed": tuple(sum(prices[s].host_resident_bytes for s in here) for here in on),
+        "host_limit": tuple(float(host_limit(machine)) for machine in cluster.meshes),
+    }
 
 
 def flags_of(machine: Machine) -> str:

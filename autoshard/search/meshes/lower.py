@@ -19,11 +19,13 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from autoshard.lower.compiler_options import told_by
+from autoshard.lower.compiler_options import told_by, with_room
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd.cut.stages import StageError
 from autoshard.lower.mpmd.partition import Partition, trace_step
 from autoshard.lower.mpmd.place import LoweredMpmd, place_partition
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load
 from autoshard.plan.plan import PlanError
 from autoshard.program.keep import KeepError
 from autoshard.search.meshes.layouts import slot_specs
@@ -62,7 +64,7 @@ def lower_plan(
     counts = [len(blocks) for blocks in plan.stages]
     traced = trace_step(fn, *args, donate_argnums=donate_argnums)
     try:
-        saved = [one.names for one in plan.saves]
+        saved = [one.choice for one in plan.saves]
         partition = traced.cut(counts, saved=(lambda _: saved) if saved else None)
     except StageError:  # the blocks differ; the error below names them
         partition = traced.cut(1)
@@ -77,7 +79,7 @@ def lower_plan(
         merge=merge,
         instance=plan.instance,
         dispatch=[seconds / TICK for seconds in plan.dispatch_seconds],
-        compiler_options=[told_by(flags) for flags in plan.flags] or None,
+        compiler_options=_compiler_options(plan),
         specs=slot_specs(
             partition,
             plan.mesh_of,
@@ -87,6 +89,30 @@ def lower_plan(
             ],
         ),
     )
+
+
+def _compiler_options(plan: PipelinePlan) -> list[dict[str, Any]] | None:
+    """What the programs of each mesh are compiled with: flags, and room for what is on the host.
+
+    XLA:GPU takes what lies there for bytes of the device (`autoshard.lower.compiler_options`).
+    """
+    found: list[dict[str, Any]] = [dict(told_by(flags)) for flags in plan.flags]
+    for mesh, options in enumerate(found):
+        kept = [
+            plan.host_kept[s] for s, m in enumerate(plan.mesh_of) if plan.host_kept and m == mesh
+        ]
+        limit, most = plan.memory_limit[mesh], max(kept, default=0.0)
+        if most and math.isfinite(limit) and _is_gpu(plan.machines[mesh]):
+            options |= with_room(limit, plan.fixed_bytes[mesh] + most, limit + most)
+    return found or None
+
+
+def _is_gpu(name: str) -> bool:
+    """Whether programs for a machine are compiled by XLA:GPU, as far as it is known here."""
+    try:
+        return load(name).chip.compiler.name == "xla:gpu"
+    except MachineError:
+        return False
 
 
 def meshes_of(plan: PipelinePlan, devices: Sequence[Any]) -> list[Mesh]:

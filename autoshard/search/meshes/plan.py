@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from jax.sharding import PartitionSpec
@@ -24,7 +24,7 @@ from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.instance_json import instance_from_json, instance_to_json
 from autoshard.solve.schedule.task import Order, order_from_json, order_to_json
-from autoshard.solve.schedule.timeline import Timeline, simulate
+from autoshard.solve.schedule.timeline import Timeline, peak, simulate
 
 SCHEMA_VERSION = 3
 KIND = "autoshard plan for several meshes"
@@ -67,6 +67,10 @@ class PipelinePlan:
       notes: what a reader should know of the search.
       flags: the set of flags of XLA:GPU, by mesh, see `autoshard.machine.compiler.FLAGS`; none
         where a plan says nothing of them.
+      host_kept: bytes of a device that a microbatch keeps in the memory of its host, by stage; none
+        where nothing lies there.
+      host_fixed, host_limit: bytes of a device that lie there always, and of its part of the
+        host's memory, by mesh, likewise.
       work: tokens and products of a step, whatever the plan; None in files that do not say.
     """
 
@@ -96,6 +100,9 @@ class PipelinePlan:
     notes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     work: Work | None = None
+    host_kept: tuple[float, ...] = ()
+    host_fixed: tuple[float, ...] = ()
+    host_limit: tuple[float, ...] = ()
 
     @property
     def microbatches(self) -> int:
@@ -132,6 +139,20 @@ class PipelinePlan:
         """Return the peak bytes per device, by mesh."""
         peaks = self.timeline.peak_memory
         return tuple(f + float(p) for f, p in zip(self.fixed_bytes, peaks, strict=True))
+
+    @property
+    def host_bytes(self) -> tuple[float, ...]:
+        """Return the most bytes of a device in the memory of its host, by mesh."""
+        if not self.host_kept:
+            return (0.0,) * len(self.machines)
+        there = replace(
+            self.instance,
+            memory_forward=self.host_kept,
+            memory_backward=(0.0,) * len(self.stages),
+            memory_weight=tuple(-one for one in self.host_kept),
+        )
+        pairs = zip(self.host_fixed, self.order, strict=True)
+        return tuple(fixed + float(peak(there, tasks)) for fixed, tasks in pairs)
 
     @property
     def gap(self) -> float:
@@ -184,6 +205,10 @@ class PipelinePlan:
             "notes": list(self.notes),
             "flags": list(self.flags),
             "work": None if self.work is None else asdict(self.work),
+            "host_kept": list(self.host_kept),
+            "host_fixed": list(self.host_fixed),
+            "host_limit": list(self.host_limit),
+            "host_bytes": list(self.host_bytes),
         }
 
     @classmethod
@@ -241,6 +266,9 @@ class PipelinePlan:
             notes=written.notes,
             flags=written.flags,
             work=written.work,
+            host_kept=written.host_kept,
+            host_fixed=written.host_fixed,
+            host_limit=written.host_limit,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

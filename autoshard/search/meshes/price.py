@@ -4,6 +4,9 @@ One plan covers F, the backward pass and the update. So weights, gradients and t
 keeps have one sharding each. The seconds of every op and collective, from the independent
 evaluator, count for the fragment in whose scope they are. Everything else is done once a step.
 
+What lies in the memory of the host takes none of the device, and is counted apart: what a
+microbatch keeps there, and state. Of its transfers counts what no kernel of the fragment hides.
+
 Three things are approximate. Fusion and overlap are those of the one program, although F and the
 backward pass run as two programs. If the plan keeps a gathered weight from F to the backward pass,
 the programs gather it once more. If a sent value arrives with the sharding that the reader wants,
@@ -44,6 +47,9 @@ class StagePrice:
       handed_bytes: bytes per device and microbatch that B hands to W.
       peak_bytes: peak bytes per device with one microbatch.
       specs: the shardings of the program's arguments, in flat order.
+      host_bytes: bytes per device and microbatch in the memory of its host, from F to the end of
+        the backward pass.
+      host_resident_bytes: bytes per device of state that is there always.
     """
 
     mesh: MeshShape
@@ -55,6 +61,8 @@ class StagePrice:
     handed_bytes: float
     peak_bytes: float
     specs: tuple[PartitionSpec, ...]
+    host_bytes: float = 0.0
+    host_resident_bytes: float = 0.0
 
     def busy_seconds(self, microbatches: int) -> float:
         """Return the seconds of a step in which the stage is busy."""
@@ -76,18 +84,16 @@ def price(
     for op, _, spent in compute_seconds(prices, decisions):
         kind = kind_of(op.scope)
         seconds[kind] = seconds.get(kind, 0.0) + spent
-    for move in evaluate(prices, decisions, plan.mesh.names).moves:
+    evaluation = evaluate(prices, decisions, plan.mesh.names)
+    for move in (*evaluation.moves, *evaluation.transfers):
         kind = kind_of(move.scope)
         seconds[kind] = seconds.get(kind, 0.0) + move.exposed_seconds
     times = max((op.weight for op in program.ops if kind_of(op.scope)), default=1.0)
     inputs = list(zip(program.inputs, arguments, strict=True))
-    resident = sum(
-        _local(prices, decisions, value)
-        for value, one in inputs
-        if one.group in ("state", "totals")
-    )
+    always = [value for value, one in inputs if one.group in ("state", "totals")]
+    resident = sum(_local(prices, decisions, value) for value in always)
     sent = [value for value, one in inputs if one.group == "sent"]
-    kept, handed = _between(prices, decisions, sent)
+    kept, handed, hosted = _between(prices, decisions, sent)
     workspace = max(plan.estimate.peak_bytes - resident - kept, 0.0)
     return StagePrice(
         mesh=plan.mesh,
@@ -106,19 +112,37 @@ def price(
             )
             for value in program.inputs
         ),
+        host_bytes=hosted,
+        host_resident_bytes=sum(_hosted(prices, decisions, value) for value in always),
     )
 
 
 def _local(prices: StepPrices, decisions: Decisions, value: int) -> float:
-    """Return the bytes per device of a value as stored, with the compiler's heap overhead."""
+    """Return the bytes per device of a value as stored, with the compiler's heap overhead.
+
+    What lies on the host takes none.
+    """
     layout = decisions.stored[value]
-    if layout is None:
+    if layout is None or prices.program.values[value].host:
         return 0.0
     return float(prices.held_bytes(value, np.array(layout))) * prices.heap_factor(value)
 
 
-def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple[float, float]:
-    """Return the bytes kept between F and the backward pass, and between B and W."""
+def _hosted(prices: StepPrices, decisions: Decisions, value: int) -> float:
+    """Return the bytes per device of a value in the memory of the host."""
+    layout = decisions.stored[value]
+    if layout is None or not prices.program.values[value].host:
+        return 0.0
+    return float(prices.local_bytes(value, np.array(layout)))
+
+
+def _between(
+    prices: StepPrices, decisions: Decisions, sent: list[int]
+) -> tuple[float, float, float]:
+    """Return the bytes kept between F and the backward pass, and between B and W; and on the host.
+
+    The first two are of the device. The third is what lies on the host after F or B.
+    """
     program = prices.program
     kinds: list[Kind | None] = [kind_of(op.scope) for op in program.ops]
     readers: dict[int, set[Kind | None]] = {}
@@ -128,7 +152,7 @@ def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple
             if value >= 0:
                 readers.setdefault(value, set[Kind | None]()).add(kind)
     inside = {region.index for region in program.regions if region.parent >= 0}
-    kept = handed = 0.0
+    kept = handed = hosted = 0.0
     for value, reading in readers.items():
         producer = program.values[value].producer
         maker = kinds[producer] if producer >= 0 else None
@@ -141,4 +165,6 @@ def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple
                 kept += _local(prices, decisions, value)
         if (maker in ("F", "B") or value in sent) and "W" in reading:
             handed += _local(prices, decisions, value)
-    return kept, handed
+        if maker is not None or value in sent:
+            hosted += _hosted(prices, decisions, value) if reading - {maker} else 0.0
+    return kept, handed, hosted

@@ -5,6 +5,9 @@
                       - the largest workspace of its stages
     F allocates what a microbatch keeps (or what B hands to W, if more); B and W free it
 
+What a microbatch keeps in the memory of the host is freed with its last task. It is within the
+host's part of each device, less what lies there always (`autoshard.solve.schedule.elsewhere`).
+
 Every transfer between two meshes takes the time of the largest transfer that a microbatch makes
 between stages of these meshes. With BW, the backward pass is B, and W takes no time.
 """
@@ -16,10 +19,13 @@ from collections.abc import Sequence
 
 from autoshard.lower.mpmd.partition import Partition
 from autoshard.machine.cluster import Cluster
+from autoshard.machine.machine import Machine
 from autoshard.search.meshes.price import StagePrice
 from autoshard.search.meshes.stage_program import Mode
+from autoshard.solve.schedule.elsewhere import within
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.merging import enqueued, paying_merges
+from autoshard.solve.schedule.optimise import smallest_limit
 from autoshard.solve.schedule.optimise.variants import Variant
 from autoshard.solve.schedule.task import Order, Task
 from autoshard.solve.schedule.timeline import simulate
@@ -75,7 +81,7 @@ def schedule_problem(
     if faults:
         raise MemoryShortageError("\n  * ".join(["too little memory:", *faults]))
     meshes = len(cluster.meshes)
-    return Instance(
+    made = Instance(
         meshes=meshes,
         microbatches=partition.microbatches,
         forward=tuple(max(ticks(prices[s].seconds.get("F", 0.0)), 1) for s in stages),
@@ -90,6 +96,52 @@ def schedule_problem(
         memory_limit=tuple(room),
         name=name,
     )
+    return _within_hosts(made, prices, cluster)
+
+
+def _within_hosts(instance: Instance, prices: Sequence[StagePrice], cluster: Cluster) -> Instance:
+    """Return the problem with limits within which the hosts have room for what stages keep there.
+
+    Raises:
+      MemoryShortageError: a host lacks room for one microbatch.
+    """
+    hosted, rooms = host_kept(prices), host_room(prices, instance.placement, cluster)
+    made = within(instance, hosted, rooms)
+    assert made.memory_limit is not None
+    least, faults = smallest_limit(made), []
+    for mesh, room in enumerate(rooms):
+        here = instance.on(mesh)
+        one = sum(hosted[s] for s in here)
+        if one > room or made.memory_limit[mesh] < least[mesh]:
+            faults.append(
+                f"mesh {mesh} ({cluster.meshes[mesh].name}) has {format_bytes(room)} of its hosts "
+                f"for each device; of its stages {', '.join(map(str, here))} a microbatch keeps "
+                f"{format_bytes(one)} there"
+            )
+    if faults:
+        raise MemoryShortageError("\n  * ".join(["too little memory of hosts:", *faults]))
+    return made
+
+
+def host_kept(prices: Sequence[StagePrice]) -> list[int]:
+    """Return the bytes of a device that a microbatch keeps in its host's memory, by stage."""
+    return [math.ceil(one.host_bytes) for one in prices]
+
+
+def host_room(prices: Sequence[StagePrice], mesh_of: Sequence[int], cluster: Cluster) -> list[int]:
+    """Return the bytes of a device in its host's memory that are left for microbatches, by mesh."""
+    return [
+        host_limit(machine)
+        - math.ceil(
+            sum(p.host_resident_bytes for p, m in zip(prices, mesh_of, strict=True) if m == mesh)
+        )
+        for mesh, machine in enumerate(cluster.meshes)
+    ]
+
+
+def host_limit(machine: Machine) -> int:
+    """Return the bytes of a device in its host's memory; none where its file says nothing of it."""
+    return 0 if machine.host is None else math.floor(machine.host.bytes_per_chip)
 
 
 def transfers(
@@ -118,6 +170,7 @@ def variant_of(price: StagePrice, mode: Mode) -> Variant:
         resident=math.ceil(price.resident_bytes),
         workspace=math.ceil(price.workspace_bytes),
         once=ticks(price.update_seconds),
+        elsewhere=math.ceil(price.host_bytes),
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autoshard.plan.records import KeptValue
 from autoshard.plan.work import work_rows
 from autoshard.search.meshes.plan import Choice, PipelinePlan
 from autoshard.solve.schedule.drawing import LEGEND, draw_text
@@ -96,7 +97,10 @@ def _header(plan: PipelinePlan) -> str:
 
 
 def _stages(plan: PipelinePlan) -> str:
-    rows = [("stage", "mesh", "blocks", "F", "B", "W", "kept", "weights and gradients sharded")]
+    hosted = any(plan.host_kept)
+    there = ["on the host"] if hosted else []
+    last = "weights and gradients sharded"
+    rows = [("stage", "mesh", "blocks", "F", "B", "W", "kept", *there, last)]
     instance = plan.instance
     for stage, names in enumerate(plan.stages):
         blocks = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
@@ -112,6 +116,7 @@ def _stages(plan: PipelinePlan) -> str:
                 backward,
                 weight,
                 format_bytes(instance.memory_forward[stage]),
+                *([format_bytes(plan.host_kept[stage])] if hosted else []),
                 _sharding(plan, stage),
             )
         )
@@ -123,18 +128,26 @@ def _saves(plan: PipelinePlan) -> str:
     alike: dict[tuple[object, ...], list[int]] = {}
     for stage, one in enumerate(plan.saves):
         values = tuple(replace(value, turns=1, bytes=0) for value in one.values)
-        alike.setdefault((one.title, values), []).append(stage)
+        alike.setdefault((one.title, values, one.offloaded), []).append(stage)
     lines = ["  for the backward pass"] if alike else []
     for stages in alike.values():
         one = plan.saves[stages[0]]
         listed = ", ".join(map(str, stages))
         lines.append(f"    {'stages' if len(stages) > 1 else 'stage'} {listed}: {one.title}")
         rows = [
-            ("saved" if value.saved else "computed again", value.type, value.name, *value.lines[:1])
+            (_kept(value), value.type, value.name, next(iter(value.lines), ""))
             for value in one.values
         ]
+        named = {value.name for value in one.values}
+        rows += [("on the host", "", name, "") for name in one.offloaded if name not in named]
         lines += table(rows, indent=6, heading=False).splitlines() if rows else []
     return "\n".join(shorten(line) for line in lines)
+
+
+def _kept(value: KeptValue) -> str:
+    if value.offloaded:
+        return "on the host"
+    return "saved" if value.saved else "computed again"
 
 
 def _sharding(plan: PipelinePlan, stage: int) -> str:
@@ -150,7 +163,11 @@ def _sharding(plan: PipelinePlan, stage: int) -> str:
 
 
 def _meshes(plan: PipelinePlan) -> str:
-    rows = [("mesh", "machine", "shape", "stages", "memory", "limit", "busy", "once a step")]
+    hosted = any(plan.host_bytes)
+    there = ["on the host", "of"] if hosted else []
+    rows = [
+        ("mesh", "machine", "shape", "stages", "memory", "limit", *there, "busy", "once a step")
+    ]
     for mesh, machine in enumerate(plan.machines):
         here = [str(s) for s, d in enumerate(plan.mesh_of) if d == mesh]
         rows.append(
@@ -161,11 +178,17 @@ def _meshes(plan: PipelinePlan) -> str:
                 ", ".join(here),
                 format_bytes(plan.peak_bytes[mesh]),
                 format_bytes(plan.memory_limit[mesh]),
+                *(_host_cells(plan, mesh) if hosted else []),
                 format_percent(float(plan.timeline.busy[mesh]) * 1e-9 / plan.step_seconds),
                 format_seconds(plan.outer_seconds[mesh]),
             )
         )
     return "  meshes: bytes of a device\n" + table(rows, indent=4)
+
+
+def _host_cells(plan: PipelinePlan, mesh: int) -> list[str]:
+    """Return what a mesh takes of the hosts' memory for each device, and what there is."""
+    return [format_bytes(plan.host_bytes[mesh]), format_bytes(plan.host_limit[mesh])]
 
 
 def _choices(plan: PipelinePlan, count: int) -> str:

@@ -36,11 +36,11 @@ from autoshard.search.meshes.request import Request, Step, request_of
 from autoshard.search.meshes.stage_prices import StagePrices
 from autoshard.search.meshes.stage_program import Mode
 from autoshard.search.meshes.trial import Trial
-from autoshard.search.options import Remat
+from autoshard.search.options import Remat, SearchOptions
 from autoshard.search.search import InfeasibleError, NoPlanError
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.optimise import solve
-from autoshard.units import counted
+from autoshard.units import counted, listed
 
 ONE_MESH_SHARE, BOUND_SHARE = 0.2, 0.3
 """Of the time, what one mesh of all chips gets, and the bounds of blocks; at most."""
@@ -55,6 +55,10 @@ POLISH_GAP = 0.0005
 NOTHING = (
     "no loop over layers hands its backward pass anything, so that there is nothing to choose to "
     "save: stages save what the program says"
+)
+NO_HOST = (
+    "all stacks stay on the devices: of the memory of hosts the file of {} says nothing (a table "
+    "[host])"
 )
 TRIED = "the bound is the least of these choices of what a stage saves: "
 
@@ -90,8 +94,9 @@ def search_meshes(
       time_limit: seconds for the whole search.
       gap: stop when the plan is proven to be within this fraction of the optimum.
       compare: also plan all chips as one mesh, if the meshes are of the same kind.
-      remat: "respect" what the step saves for its backward pass, or "search" for what each stage
-        saves, together with the order of the tasks.
+      remat: "respect" what the step saves for its backward pass, "search" for what each stage
+        saves, together with the order of the tasks, or also for what of it waits in the memory of
+        the host ("offload").
       progress: a callback that receives progress messages.
       started: the start of the time limit, in `time.monotonic`; by default now.
 
@@ -102,14 +107,10 @@ def search_meshes(
       InfeasibleError: no choice fits the memory. The message gives the reason for each, and what
         is needed.
       NoPlanError: the time limit passed before any plan was found.
-      ValueError: `remat` is neither; stacks on the host are for one mesh.
+      ValueError: `remat` is not one of these words.
       KeyboardInterrupt: an interrupt came before any plan was found.
     """
-    if remat not in ("respect", "search"):
-        raise ValueError(
-            f"remat={remat!r}: on several meshes stages may 'respect' what the step saves, or "
-            "'search' for what they save; stacks on the host are for one mesh"
-        )
+    SearchOptions(remat=remat)
     started = time.monotonic() if started is None else started
     pricer = Pricer(memory_limit, seconds=max(time_limit / 20, 1.0))
     request = request_of(name, steps, cluster, pricer)
@@ -148,7 +149,7 @@ class _Search:
         self, stages: Sequence[int] | None, modes: Sequence[Mode], *, compare: bool
     ) -> PipelinePlan:
         try:
-            if self.remat == "search":
+            if self.remat != "respect":
                 self._choose_what_is_saved(modes[0])
             request = self.request
             self.say("bounding the work of all choices")
@@ -203,8 +204,12 @@ class _Search:
     def _choose_what_is_saved(self, mode: Mode) -> None:
         """Find the choices of what stages save that are worth a search."""
         seconds = PROMISING_SHARE * self.time_limit
-        titles = promising(self.request, self.prices.pricer, mode, seconds, self.say)
+        pricer, offloads = self.prices.pricer, self.remat == "offload"
+        titles = promising(self.request, pricer, mode, seconds, self.say, offloads=offloads)
         self.notes = (TRIED + "; ".join(titles) if titles else NOTHING,)
+        hostless = [one.name for one in self.request.cluster.meshes if one.host is None]
+        if offloads and hostless:
+            self.notes += (NO_HOST.format(listed(list(dict.fromkeys(hostless)))),)
         self.request = self.request.choosing(titles)
 
     def _plan_one_mesh(self) -> None:

@@ -105,6 +105,10 @@ class WrittenPipeline:
     notes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     work: Work | None = None
+    host_kept: tuple[NotNegative, ...] = ()
+    host_fixed: tuple[NotNegative, ...] = ()
+    host_limit: tuple[NotNegative, ...] = ()
+    host_bytes: tuple[NotNegative, ...] = ()
 
     def faults(self) -> Iterator[str]:
         """What contradicts itself among fields that are each of the right form."""
@@ -133,7 +137,12 @@ class WrittenPipeline:
         if len(self.flags) not in (0, len(self.machines)):
             among = counted(len(self.machines), "mesh")
             yield f"flags has {counted(len(self.flags), 'entry')} for {among}"
-        if len(self.saves) not in (0, stages):
-            yield f"saves has {counted(len(self.saves), 'entry')} for {counted(stages, 'stage')}"
+        for name in ("saves", "host_kept"):
+            if (found := len(getattr(self, name))) not in (0, stages):
+                yield f"{name} has {counted(found, 'entry')} for {counted(stages, 'stage')}"
+        for name in ("host_fixed", "host_limit"):
+            found, wanted = len(getattr(self, name)), meshes if self.host_kept else 0
+            if found != wanted:
+                yield f"{name} has {counted(found, 'entry')}; with this host_kept it has {wanted}"
         if any(mesh >= meshes for mesh in self.mesh_of):
             yield f"mesh_of is {list(self.mesh_of)}; the meshes are 0 to {meshes - 1}"

@@ -117,7 +117,7 @@ def _one_mesh(plan: PipelinePlan) -> Markup:
 
 
 def _meshes(plan: PipelinePlan) -> Markup:
-    step = plan.step_seconds
+    step, hosted = plan.step_seconds, any(plan.host_bytes)
     rows, drawn = [], []
     for mesh, machine in enumerate(plan.machines):
         here = [str(s) for s, d in enumerate(plan.mesh_of) if d == mesh]
@@ -136,6 +136,7 @@ def _meshes(plan: PipelinePlan) -> Markup:
                 bytes_cell(peak),
                 bytes_cell(limit),
                 Cell(share(peak, limit), peak / limit if limit else None),
+                *([bytes_cell(plan.host_bytes[mesh])] if hosted else []),
             )
         )
         parts = ((0, busy), (6, outer), (7, waits))
@@ -151,6 +152,7 @@ def _meshes(plan: PipelinePlan) -> Markup:
         Column("memory", True),
         Column("limit", True),
         Column("full", True),
+        *([Column("on the host", True)] if hosted else []),
     ]
     return join(
         legend([(0, "works in the loop"), (6, "once a step: updates"), (7, "waits")]),
@@ -180,6 +182,7 @@ def _stages(plan: PipelinePlan) -> Markup:
         Column("blocks"),
         *(Column(names.get(kind, "weight gradient"), True) for kind in kinds),
         Column("keeps of a microbatch", True),
+        *([Column("and on the host", True)] if plan.host_kept else []),
     ]
     rows = []
     for stage, blocks in enumerate(plan.stages):
@@ -191,6 +194,7 @@ def _stages(plan: PipelinePlan) -> Markup:
                 text,
                 *(seconds_cell(float(instance.time(kind, stage)) * TICK) for kind in kinds),
                 bytes_cell(float(instance.memory_forward[stage])),
+                *([bytes_cell(plan.host_kept[stage])] if plan.host_kept else []),
             )
         )
     said = "Seconds, and bytes of a device, for one microbatch."

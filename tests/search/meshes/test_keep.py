@@ -8,7 +8,7 @@ import time
 import jax
 import pytest
 
-from autoshard.lower.mpmd.cut.saving import bare
+from autoshard.lower.mpmd.cut.saving import StageChoice, bare
 from autoshard.lower.mpmd.partition import trace_step
 from autoshard.lower.numbers.double import wide, widened
 from autoshard.lower.numbers.numeric import compare_outputs
@@ -176,7 +176,7 @@ def test_each_stage_saves_what_it_is_told_and_the_others_as_the_program_says():
 
     def saved(staged):
         found.append(staged)
-        return [None, ["layers/tanh"]]
+        return [StageChoice(), StageChoice(frozenset(["layers/tanh"]))]
 
     cut = traced.cut((2, 2), saved=saved).cut
     names = [[bare(one.name) for one in r.values] for r in found[0].residuals]
@@ -187,9 +187,14 @@ def test_each_stage_saves_what_it_is_told_and_the_others_as_the_program_says():
     assert cut.bytes(cut.kept(1)) == plain.cut.bytes(plain.cut.kept(1)) + value.bytes
     assert cut.fragments[0, "BW"].flops == plain.cut.fragments[0, "BW"].flops
     assert cut.fragments[1, "BW"].flops < plain.cut.fragments[1, "BW"].flops
+    wrong = [StageChoice(), StageChoice(frozenset(["layers/tan"]))]
     with pytest.raises(KeepError) as caught:
-        traced.cut((2, 2), saved=lambda staged: [None, ["layers/tan"]])
+        traced.cut((2, 2), saved=lambda staged: wrong)
     assert "stage 1 has no value 'layers/tan' that its backward pass may read" in str(caught.value)
+    away = [StageChoice(), StageChoice(None, frozenset(["layers/carri"]))]
+    with pytest.raises(KeepError) as caught:
+        traced.cut((2, 2), saved=lambda staged: away)
+    assert "stage 1 has no stack 'layers/carri' that could lie on the host" in str(caught.value)
 
 
 def test_without_loops_over_layers_there_is_nothing_to_choose():
@@ -208,6 +213,6 @@ def test_without_loops_over_layers_there_is_nothing_to_choose():
     assert "nothing to choose to save" in format_pipeline(plan)
 
 
-def test_the_host_is_for_one_mesh():
-    with pytest.raises(ValueError, match="'offload': on several meshes stages may 'respect' what"):
-        search_meshes({4: small_step()}, load_cluster(FOUR), remat="offload")
+def test_an_unknown_word_is_refused():
+    with pytest.raises(ValueError, match="remat='offlaod' is not one of"):
+        search_meshes({4: small_step()}, load_cluster(FOUR), remat="offlaod")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.lower.mpmd.partition import partition_step
+from autoshard.lower.mpmd.cut.saving import StageChoice
+from autoshard.lower.mpmd.partition import partition_step, trace_step
 from autoshard.machine.cluster import load_cluster
 from autoshard.machine.load import load
 from autoshard.program.trace import trace
@@ -15,6 +16,7 @@ from autoshard.search.meshes.problem import sent_bytes
 from autoshard.search.meshes.stage_program import stage_program
 from autoshard.search.search import search
 from tests.lower.mpmd.cases import small_step
+from tests.search.meshes.chains import chains
 
 
 def cut(**sizes):
@@ -36,6 +38,23 @@ def test_tasks_and_update_add_up_to_the_step(mode):
         whole = partition.cut.bytes(partition.cut.kept(stage))
         heap = 1 + machine.chip.compiler.heap_overhead
         assert whole * 0.5 <= found.kept_bytes <= whole * heap * 1.5
+
+
+def test_transfers_of_a_microbatch_are_hidden_alike_however_many_there_are():
+    found = []
+    for count in (1, 2, 8):
+        step = chains(count, rows=4096)
+        traced = trace_step(step.fn, *step.args, **step.options)
+        away = StageChoice(None, frozenset(["layers/carry"]))
+        partition = traced.cut((4, 4), saved=lambda _, away=away: [away] * 2)
+        machine = load("h100-1")
+        program = stage_program(partition, 0, "fused")
+        plan = search(program.traced(), machine, mesh={"x": 1}, baselines=False)
+        assert plan.transfers
+        found.append(price(plan, program.traced(), machine, program.arguments))
+    for one in found[1:]:
+        assert one.seconds == pytest.approx(found[0].seconds)
+        assert one.host_bytes == found[0].host_bytes == 4 * 4096 * 16 * 4
 
 
 def test_equal_stages_are_planned_once():

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 
+from autoshard import compat
 from autoshard.lower.mpmd.cut.flat import bound
 from autoshard.lower.mpmd.cut.graph import Builder, Graph, Node
 from autoshard.lower.mpmd.cut.rows import COMBINE, changed_params, row_operands
@@ -268,8 +269,8 @@ def _flat(entries: Iterable[int | Pieces]) -> list[int]:
     return [v for one in entries for v in ((one,) if isinstance(one, int) else one.values)]
 
 
-def _of_rows(aval: Any, rows: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((rows, *aval.shape[1:]), aval.dtype)
+def _of_rows(aval: Any, rows: int) -> Any:
+    return compat.shape_struct(aval, (rows, *aval.shape[1:]))
 
 
 def _unplaced(node: Node) -> Node:

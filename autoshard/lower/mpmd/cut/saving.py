@@ -14,7 +14,7 @@ stands outside of loops, stay as they are written.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +25,26 @@ from autoshard.lower.mpmd.cut.graph import Graph, Node
 from autoshard.near import hint
 from autoshard.program.keep import KeepError, Residuals, find_residuals, with_saved
 
-Choice = Sequence[Collection[str] | None]
-"""For each stage the names of what it saves (`bare`), or None for what the program says."""
 _MARK = re.compile(r"^(backward/|)pipeline_stage_(\d+)(?:/|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class StageChoice:
+    """What one stage saves.
+
+    Attributes:
+      names: of what it saves (`bare`), or None for what the program says.
+      offloaded: the names (`bare`) of stacks that wait in the memory of the host.
+      prefetch: whether these move a turn late there, and come a turn early.
+    """
+
+    names: frozenset[str] | None = None
+    offloaded: frozenset[str] = frozenset()
+    prefetch: bool = False
+
+
+Choice = Sequence[StageChoice]
+"""What each stage saves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,26 +72,47 @@ class Staged:
         """The graph in which each stage saves these values.
 
         Raises:
-          KeepError: a stage has no value of a name, or a value that must be saved is not named.
+          KeepError: a stage has no value or stack of a name, or a value that must be saved is not
+            named.
         """
         mine = {name for stage in self.residuals for name in stage.homes}
         names = {name for name in self.whole.saved_as_written() if name not in mine}
-        faults = []
-        for stage, (residuals, wanted) in enumerate(zip(self.residuals, saved, strict=True)):
-            if wanted is None:
-                names |= residuals.saved_as_written()
-                continue
-            known = {bare(name): name for name in residuals.homes}
-            faults += [
-                f"stage {stage} has no value {name!r} that its backward pass may read"
-                f"{hint(name, known)}"
-                for name in wanted
-                if name not in known
-            ]
-            names.update(known[name] for name in wanted if name in known)
+        away: set[str] = set()
+        early: set[str] = set()
+        faults: list[str] = []
+        for stage, (residuals, choice) in enumerate(zip(self.residuals, saved, strict=True)):
+            found, unknown = wanted(residuals, choice)
+            faults += [f"stage {stage} has no value {one}" for one in unknown]
+            names |= found
+            if choice.offloaded and not unknown:
+                stacks = {bare(name): name for name in residuals.stacks(found)}
+                faults += [
+                    f"stage {stage} has no stack {name!r} that could lie on the host"
+                    f"{hint(name, stacks)}"
+                    for name in sorted(choice.offloaded)
+                    if name not in stacks
+                ]
+                there = {stacks[name] for name in choice.offloaded if name in stacks}
+                away |= there
+                early |= there if choice.prefetch else set()
         if faults:
             raise KeepError("\n  * ".join(["what stages are to save is not there:", *faults]))
-        return _staged(graph_of(with_saved(self.closed, self.whole, names)))
+        return _staged(graph_of(with_saved(self.closed, self.whole, names, away, prefetch=early)))
+
+
+def wanted(residuals: Residuals, choice: StageChoice) -> tuple[set[str], list[str]]:
+    """The names of what a stage saves under a choice, and those that it does not have.
+
+    The second are quoted, each with what is called almost so.
+    """
+    if choice.names is None:
+        return set(residuals.saved_as_written()), []
+    known = {bare(name): name for name in residuals.homes}
+    unknown = [name for name in sorted(choice.names) if name not in known]
+    found = {known[name] for name in choice.names if name in known}
+    return found, [
+        f"{name!r} that its backward pass may read{hint(name, known)}" for name in unknown
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

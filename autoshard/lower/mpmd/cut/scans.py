@@ -75,7 +75,7 @@ def part_of_scan(
     """Add the scan `node` over `length` of its iterations, with other operands, to `builder`."""
     loop = Loop.of(node)
     stacked = [
-        jax.ShapeDtypeStruct((length, *aval.shape), aval.dtype)
+        compat.shape_struct(aval, (length, *aval.shape))
         for aval in loop.body.out_avals[loop.carries :]
     ]
     outputs = tuple(

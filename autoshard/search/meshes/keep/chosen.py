@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from autoshard.lower.mpmd.partition import Partition
 from autoshard.machine.cluster import Cluster
@@ -20,6 +20,7 @@ from autoshard.search.meshes.choices import Placement
 from autoshard.search.meshes.price import StagePrice
 from autoshard.search.meshes.problem import (
     TICK,
+    host_limit,
     outer_seconds,
     ticks,
     transfers,
@@ -29,7 +30,7 @@ from autoshard.search.meshes.request import Request
 from autoshard.search.meshes.stage_prices import StagePrices
 from autoshard.search.meshes.stage_program import Mode, StageProgram
 from autoshard.solve.schedule.instance import Instance
-from autoshard.solve.schedule.optimise.variants import Variant, applied, choose
+from autoshard.solve.schedule.optimise.variants import Variant, VariantOutcome, applied, choose
 from autoshard.units import format_bytes
 
 Cutter = Callable[[tuple[str, ...]], tuple[Partition, tuple[StageProgram, ...]]]
@@ -68,9 +69,9 @@ def choose_saved(
     """
     placement, limits = choice.placement, [int(limit) for limit in request.limits]
     tables, notes = _tables(request, prices, choice, cut, stop, level)
-    without = [stage for stage, table in enumerate(tables) if not table]
-    if without:
-        return "; ".join(f"stage {stage}: {notes[stage]}" for stage in without)
+    unpriced = [stage for stage, table in enumerate(tables) if not table]
+    if unpriced:
+        return "; ".join(f"stage {stage}: {notes[stage]}" for stage in unpriced)
     partition, _ = cut((request.titles[0],) * placement.stages)
     empty = _problem(partition, placement, request.cluster)
     some = [next(iter(table.values())) for table in tables]
@@ -79,13 +80,29 @@ def choose_saved(
     ]
     for mesh, one in zip(placement.mesh_of, some, strict=True):
         once[mesh] = max(once[mesh] - ticks(one.update_seconds), 0)
+    rooms = [host_limit(machine) for machine in request.cluster.meshes]
     ways = [_ways(table, choice.mode) for table in tables]
     variants = [list(table.values()) for table in ways]
-    left = max(stop - time.monotonic(), 1.0)
-    outcome = choose(empty, variants, limits, once=once, gap=CHOICE_GAP, time_limit=left)
+
+    def best(of: Sequence[Sequence[Variant]], share: float) -> VariantOutcome:
+        left = max(share * (stop - time.monotonic()), 1.0)
+        options = {"once": once, "rooms": rooms, "gap": CHOICE_GAP, "time_limit": left}
+        return choose(empty, of, limits, **options)
+
+    here = [[way for way in row if not way.elsewhere] for row in variants]
+    uses_host = here != variants
+    outcome = best(variants, 0.5 if uses_host else 1.0)
+    if uses_host and outcome.chosen is not None and all(here):
+        without = best(here, 1.0)
+        if without.value <= outcome.value * (1 + CHOICE_GAP) and without.chosen is not None:
+            numbers = zip(variants, here, without.chosen, strict=True)
+            chosen = tuple(row.index(some[way]) for row, some, way in numbers)
+            outcome = replace(without, chosen=chosen, bound=min(outcome.bound, without.value))
     if outcome.chosen is None:
         leanest = [min(row, key=lambda one: one.after_forward) for row in variants]
         _, lacking = applied(empty, leanest, limits)
+        if not any(lacking):
+            return "hosts have too little memory for what the stages that fit keep there"
         worst = format_bytes(max(lacking))
         return f"too little memory: where stages save least, {worst} of a device are missing"
     titles = tuple(list(table)[way] for table, way in zip(ways, outcome.chosen, strict=True))

@@ -3,64 +3,122 @@
 One stage of blocks from the middle of the program is planned with every choice, on each kind of
 mesh. A choice is left out if it has no plan there, or if another one is as fast and keeps no more
 for each microbatch.
+
+Where stacks may lie on the host, a few choices are planned with some there
+(`autoshard.search.meshes.keep.away`): those without a plan, and then those that are left. Of all,
+those are left then that no other one beats, where a host that could have too little room counts,
+too; and the fastest without the host, for memory that is ample.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from autoshard.lower.mpmd.cut.saving import Staged
+from autoshard.lower.mpmd.cut.saving import StageChoice, Staged
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
-from autoshard.search.meshes.keep.titles import WRITTEN, known_titles
+from autoshard.search.meshes.keep.away import offered
+from autoshard.search.meshes.keep.titles import WRITTEN, different, known_titles
 from autoshard.search.meshes.price import StagePrice
 from autoshard.search.meshes.pricer import Pricer
+from autoshard.search.meshes.problem import host_limit
 from autoshard.search.meshes.request import Request
 from autoshard.search.meshes.stage_program import Mode, StageProgram, stage_programs
 
 LESS = 0.02
 """The fraction by which a slower choice must keep less than a faster one."""
+MOST = 3
+"""With so many choices of what is saved stacks are offered on the host."""
+SHARE = 0.6
+"""Of the time, what the choices without the host may take where there are others."""
+LEAST = frozenset({WRITTEN, "nothing"})
+"""Choices that save little."""
 
 
 def promising(
-    request: Request, pricer: Pricer, mode: Mode, seconds: float, say: Callable[[str], None]
+    request: Request,
+    pricer: Pricer,
+    mode: Mode,
+    seconds: float,
+    say: Callable[[str], None],
+    *,
+    offloads: bool = False,
 ) -> tuple[str, ...]:
     """Return the titles of promising choices, the fastest first; none if nothing can be chosen.
 
     Args:
       mode: whether the backward pass of the stage is one task.
       seconds: about how long this may take.
+      offloads: whether stacks may lie on the host.
     """
     count, meshes = len(request.blocks), len(request.cluster.meshes)
     each = max(count // meshes, 1)
     counts = (each, *([each] if count > 2 * each else []))
     counts = (*counts, count - sum(counts)) if count > sum(counts) else (count,)
-    stage, fewest = (1 if len(counts) > 2 else 0), min(request.steps)
+    stage = 1 if len(counts) > 2 else 0
     found: list[Staged] = []
 
-    def look(staged: Staged) -> list[None]:
+    def look(staged: Staged) -> list[StageChoice]:
         found.append(staged)
-        return [None] * len(counts)
+        return [StageChoice()] * len(counts)
 
-    request.traced[fewest].cut(counts, saved=look)
+    request.traced[min(request.steps)].cut(counts, saved=look)
     if not any(residuals.values for residuals in found[0].residuals):
         return ()
-    titles = known_titles(found[0], request.cluster.meshes[0])
-    stop = time.monotonic() + seconds
     kinds = {machine.name: machine for machine in request.cluster.meshes}
+    looked = _Look(request, pricer, mode, found[0], counts, stage, say)
     left: dict[str, None] = {}
-    for machine in kinds.values():
-        prices: dict[str, StagePrice] = {}
-        for at, title in enumerate(titles):
-            say(f"planning a stage on {machine.name} that saves {title}")
-            (program,) = stage_programs(request.cut(fewest, counts, [title]), mode, [stage])
-            share = (stop - time.monotonic()) / (len(titles) - at) / len(kinds)
-            price = _price(pricer, program, machine, prices, max(share, 1.0))
-            if price is not None:
-                prices[title] = price
-        left.update(dict.fromkeys(_best(prices, fewest)))
+    stop = time.monotonic() + seconds
+    for at, machine in enumerate(kinds.values()):
+        until = time.monotonic() + (stop - time.monotonic()) / (len(kinds) - at)
+        left.update(dict.fromkeys(looked.on(machine, until, offloads=offloads)))
     return tuple(left) or (WRITTEN,)
+
+
+@dataclass(slots=True)
+class _Look:
+    """The stage that is planned with every choice: `stage` of a cut into these `counts`."""
+
+    request: Request
+    pricer: Pricer
+    mode: Mode
+    staged: Staged
+    counts: Sequence[int]
+    stage: int
+    say: Callable[[str], None]
+    prices: dict[str, StagePrice] = field(default_factory=dict)
+
+    def on(self, machine: Machine, stop: float, *, offloads: bool) -> list[str]:
+        """Return the titles that no other one beats on a kind of mesh, the fastest first."""
+        self.prices = {}
+        first, fewest = self.request.cluster.meshes[0], min(self.request.steps)
+        titles = known_titles(self.staged, first)
+        begun = time.monotonic()
+        share = SHARE if offloads else 1.0
+        self._plan(titles, machine, begun + share * (stop - begun))
+        left = best_of(self.prices, fewest)
+        if not offloads or any(one.host is None for one in self.request.cluster.meshes):
+            return left
+        bases = [title for title in titles if title not in self.prices] + left
+        bases = list(dict.fromkeys([*bases[: MOST - 1], *(t for t in bases if t in LEAST)]))
+        away = different(self.staged, offered(bases, LEAST), first, known=titles)
+        self._plan(away, machine, stop)
+        room = host_limit(machine) / max(self.request.steps)
+        return best_of(self.prices, fewest, known=left[:1], room=room)
+
+    def _plan(self, titles: Sequence[str], machine: Machine, stop: float) -> None:
+        """Plan the stage with these choices."""
+        fewest = min(self.request.steps)
+        for at, title in enumerate(titles):
+            self.say(f"planning a stage on {machine.name} that saves {title}")
+            cut = self.request.cut(fewest, self.counts, [title])
+            (program,) = stage_programs(cut, self.mode, [self.stage])
+            share = (stop - time.monotonic()) / (len(titles) - at)
+            price = _price(self.pricer, program, machine, self.prices, max(share, 1.0))
+            if price is not None:
+                self.prices[title] = price
 
 
 def _price(
@@ -78,11 +136,29 @@ def _price(
     return None if isinstance(found, str) else found
 
 
-def _best(prices: dict[str, StagePrice], microbatches: int) -> list[str]:
-    """Return the titles that no other one beats, the fastest first."""
-    left, kept = [], float("inf")
-    for title, one in sorted(prices.items(), key=lambda item: item[1].busy_seconds(microbatches)):
-        if one.kept_bytes < kept * (1 - LESS):
+def best_of(
+    prices: Mapping[str, StagePrice],
+    microbatches: int,
+    *,
+    known: Sequence[str] = (),
+    room: float = float("inf"),
+) -> list[str]:
+    """Return the titles that no other one beats, the fastest first.
+
+    Args:
+      known: titles that stay.
+      room: what one microbatch may keep on the host without ever having too little there.
+    """
+    ranked = sorted(prices.items(), key=lambda item: item[1].busy_seconds(microbatches))
+    left = [title for title, _ in ranked if title in known]
+    for title, one in ranked:
+        seconds, kept = one.busy_seconds(microbatches), one.kept_bytes
+        there = max(one.host_bytes - room, 0.0)
+        if title not in known and not any(
+            other.busy_seconds(microbatches) <= seconds
+            and other.kept_bytes * (1 - LESS) <= kept
+            and max(other.host_bytes - room, 0.0) <= there
+            for other in (prices[name] for name in left)
+        ):
             left.append(title)
-            kept = one.kept_bytes
-    return left
+    return sorted(left, key=lambda title: prices[title].busy_seconds(microbatches))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autoshard.lower.mpmd.cut.saving import bare
+from autoshard.lower.mpmd.cut.saving import StageChoice, bare, wanted
 from autoshard.lower.mpmd.partition import Partition
 from autoshard.plan.records import KeptValue
 from autoshard.search.keep.kept_values import kept_values
@@ -18,10 +18,20 @@ class StageSaves:
     Attributes:
       title: what the choice is called.
       values: without the number of the stage in their names.
+      offloaded: the names of stacks that wait in the memory of the host, likewise; also of what
+        loops carry, which is none of the values.
+      prefetch: whether these move a turn late there, and come a turn early.
     """
 
     title: str
     values: tuple[KeptValue, ...]
+    offloaded: tuple[str, ...] = ()
+    prefetch: bool = False
+
+    @property
+    def choice(self) -> StageChoice:
+        """Return what the stage saves as a cut takes it."""
+        return StageChoice(self.names, frozenset(self.offloaded), self.prefetch)
 
     @property
     def names(self) -> frozenset[str]:
@@ -35,12 +45,13 @@ def stage_saves(partition: Partition, titles: Sequence[str]) -> tuple[StageSaves
     if saves is None:
         return ()
     found = []
-    for stage, (residuals, names) in enumerate(
+    for stage, (residuals, choice) in enumerate(
         zip(saves.staged.residuals, saves.chosen, strict=True)
     ):
-        wanted = residuals.saved_as_written() if names is None else frozenset(names)
-        mine = [name for name in residuals.homes if name in wanted or bare(name) in wanted]
-        values = kept_values(residuals, mine, ())
+        mine, _ = wanted(residuals, choice)
+        away = {name for name in residuals.homes if bare(name) in choice.offloaded}
+        values = kept_values(residuals, mine, away)
         named = tuple(replace(one, name=bare(one.name)) for one in values)
-        found.append(StageSaves(titles[stage], named))
+        offloaded = tuple(sorted(choice.offloaded))
+        found.append(StageSaves(titles[stage], named, offloaded, choice.prefetch))
     return tuple(found)

@@ -6,10 +6,14 @@ problem (`Instance`), whose memory limit is what the chosen ways leave of each m
 
     limit(d) - sum over s on d of resident(s) - max over s on d of workspace(s)
 
+A way may take memory elsewhere, too, of which each mesh has so much room
+(`autoshard.solve.schedule.elsewhere`).
+
 Choices are made stage by stage, those with the least bound first. The bound of a choice of some
 stages is that of the problem in which every other stage has the shortest tasks and the least memory
 of all its ways, each by itself (`autoshard.solve.schedule.optimise.bounds`): a schedule of any of
-them is one of that problem, and ends no later there. A choice of all stages gets the best of the
+them is one of that problem, and ends no later there. Of what it takes elsewhere the bound asks only
+that one microbatch has room. A choice of all stages gets the best of the
 named schedules, and where that is not at its bound, what `solve` finds. What is left when the bound
 reaches the best value cannot be better.
 """
@@ -23,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.solve.limit_hit import LimitHit
+from autoshard.solve.schedule.elsewhere import within
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance, Number
 from autoshard.solve.schedule.named import named_orders
@@ -46,6 +51,7 @@ class Variant:
       resident: memory that the stage takes always.
       workspace: memory that it takes while a task of it runs.
       once: time of its work after the loop.
+      elsewhere: what a microbatch takes of a second memory, from F to the end of its last task.
     """
 
     forward: Number
@@ -56,6 +62,7 @@ class Variant:
     resident: Number = 0
     workspace: Number = 0
     once: Number = 0
+    elsewhere: Number = 0
 
     def least(self, other: Variant) -> Variant:
         """The smaller of each number of two ways."""
@@ -93,6 +100,7 @@ def choose(
     limits: Sequence[Number],
     *,
     once: Sequence[Number] | None = None,
+    rooms: Sequence[Number] | None = None,
     gap: float = 0.0,
     time_limit: float = 10.0,
 ) -> VariantOutcome:
@@ -103,11 +111,14 @@ def choose(
       variants: the ways to run each stage.
       limits: memory of each mesh, for all of its stages and microbatches.
       once: by mesh, time after the loop beside that of its stages.
+      rooms: what each mesh has elsewhere; by default no way takes anything there.
       gap: stop once proven to be this close to the best, as a share.
       time_limit: seconds.
     """
     once = (0,) * instance.meshes if once is None else once
-    return _Search(instance, variants, limits, once, gap, time.monotonic() + time_limit).run()
+    rooms = (0,) * instance.meshes if rooms is None else rooms
+    stop = time.monotonic() + time_limit
+    return _Search(instance, variants, limits, once, rooms, gap, stop).run()
 
 
 def applied(
@@ -143,6 +154,7 @@ class _Search:
     variants: Sequence[Sequence[Variant]]
     limits: Sequence[Number]
     once: Sequence[Number]
+    rooms: Sequence[Number]
     gap: float
     deadline: float
     best: tuple[tuple[int, ...], Instance, Order] | None = None
@@ -200,10 +212,15 @@ class _Search:
         """What no choice undercuts that begins with these ways; None if none of them fits."""
         ways = self._ways(some)
         instance, lacking = applied(self.instance, ways, self.limits)
-        if any(lacking):
+        if any(lacking) or any(self._lacking_elsewhere(ways)):
             return None
         flat = flatten(instance, "makespan")
         return flat.time(lower_bound(flat)) + self._once(ways)
+
+    def _lacking_elsewhere(self, ways: Sequence[Variant]) -> Iterator[bool]:
+        """Whether each mesh lacks room elsewhere for one microbatch."""
+        for mesh, room in enumerate(self.rooms):
+            yield sum(ways[s].elsewhere for s in self.instance.on(mesh)) > room
 
     def _once(self, ways: Sequence[Variant]) -> Number:
         meshes = range(self.instance.meshes)
@@ -214,6 +231,7 @@ class _Search:
         """Look for the best order of a choice."""
         ways = self._ways(chosen)
         instance, _ = applied(self.instance, ways, self.limits)
+        instance = within(instance, [one.elsewhere for one in ways], self.rooms)
         once = self._once(ways)
         named = min(self._named(instance), key=lambda one: one[0], default=None)
         if named is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -126,3 +127,46 @@ def test_a_gap_is_kept():
     near = choose(chain(4, 8), [(LEAN, RICH)] * 4, [8] * 4, gap=0.2)
     assert near.bound <= exact.value <= near.value
     assert near.bound >= near.value * (1 - 0.2)
+
+
+def test_room_elsewhere_decides_where_it_binds():
+    """With one stage on a mesh each memory limits how many microbatches are on their way."""
+    dice, seen = random.Random(7), set()
+    for _ in range(25):
+        instance = chain(3, 4)
+        variants = [
+            [
+                Variant(
+                    dice.randint(1, 3), dice.randint(1, 6), 0, dice.randint(1, 4), 0,
+                    elsewhere=dice.choice((0, 2, 5)),
+                )
+                for _ in range(2)
+            ]
+            for _ in range(3)
+        ]  # fmt: skip
+        limits, rooms = [dice.randint(4, 9) for _ in range(3)], [dice.randint(4, 12)] * 3
+        best = float("inf")
+        for ways in itertools.product(*variants):
+            most = [
+                min(
+                    limit // way.after_forward, room // way.elsewhere if way.elsewhere else 4
+                )
+                for way, limit, room in zip(ways, limits, rooms, strict=True)
+            ]  # fmt: skip
+            if min(most) == 0:
+                continue
+            made, _ = applied(instance, ways, limits)
+            counted = replace(
+                made,
+                memory_forward=(1,) * 3,
+                memory_backward=(-1,) * 3,
+                memory_weight=(0,) * 3,
+                memory_limit=tuple(most),
+            )
+            best = min(best, solve(counted, time_limit=20).value)
+        found = choose(instance, variants, limits, rooms=rooms, time_limit=60)
+        free = choose(instance, variants, limits, rooms=[10**6] * 3, time_limit=60)
+        assert found.value == best
+        assert found.bound <= found.value
+        seen.add((found.value == float("inf"), found.value > free.value))
+    assert (False, True) in seen
