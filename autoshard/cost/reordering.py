@@ -7,13 +7,13 @@ copies, on chips whose memory is read in transactions. On other chips nothing is
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.cost.vector_products import goes_to_several
 from autoshard.machine.chip import Chip
 from autoshard.program.dim_order import Transposition, transposed_bytes
 from autoshard.program.layout import local_shape, shards_of
@@ -90,12 +90,8 @@ def _transposing(
     how: Ways,
 ) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
     moved, copies = np.zeros(len(strategies)), []
-    alone = math.prod(prices.mesh_shape) == 1
     for one, (replaces, parts, times) in zip(transposed, amounts, strict=True):
         value = prices.program.values[op.inputs[one.position]]
-        if one.row is not None and not alone:  # as a compiler for one device does
-            copies.append((np.zeros(len(strategies)), np.zeros(len(strategies))))
-            continue
         one = replace(one, copy=one.copy or how.copied, jumps=one.jumps and how.jumps)
         reads = strategies.reads[one.position]
         weights = (len(value.shape) + 2) ** np.arange(reads.shape[1], dtype=np.int64)
@@ -103,8 +99,11 @@ def _transposing(
         found = []
         for layout in reads[first].tolist():
             sizes = local_shape(value.shape, tuple(layout), prices.mesh_shape)
-            found.append(transposed_bytes(one, replaces, sizes, value.itemsize, how.transaction))
-        moves, made, held = np.array(found).T[:, rows.reshape(-1)]
+            stays = one.row is not None and not one.row.turns(sizes)
+            more = transposed_bytes(one, replaces, sizes, value.itemsize, how.transaction)
+            found.append((0.0, 0.0, 0.0) if stays else more)
+        there = goes_to_several(prices, op, one, strategies)
+        moves, made, held = np.array(found).T[:, rows.reshape(-1)] * there
         moved = moved + times * moves
         factor = parts * prices.scratch_factor
         copies.append((made * factor, held * factor))

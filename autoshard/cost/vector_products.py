@@ -18,8 +18,8 @@ columns are long:
 with `bytes` of the matrix and `width` of its rows, at most 256 bytes. More than 4,096 elements are
 summed up in two steps, of about as many elements each, so that many multiprocessors have a part of
 the first one (xla/service/gpu/transforms/tree_reduction_rewriter.cc). A slice of a stack is read
-where it lies. If its columns are of several dimensions (heads and their features), a step on one
-device puts the whole stack in the order of rows before the loop (`autoshard.xla.dim_order.walk`).
+where it lies. If its columns are of several dimensions (heads and their features), the whole stack
+may be put in the order of rows before the loop (`autoshard.xla.dim_order.wide_rows`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from autoshard.cost.corrections import Corrections
 from autoshard.machine.machine import Machine
+from autoshard.program.dim_order import Transposition
 from autoshard.program.facts import Facts
 from autoshard.program.layout import shards_of
 from autoshard.program.strategies import Strategies
@@ -126,6 +127,17 @@ def slice_seconds(prices: Prices, op: Op, strategies: Strategies, busy: Floats) 
     return np.where(in_place, 0.0, busy)
 
 
+def goes_to_several(
+    prices: Prices, op: Op, one: Transposition, strategies: Strategies
+) -> NDArray[np.bool_]:
+    """Whether the batch that a row's result goes to is of several elements, by strategy."""
+    if one.row is None or not one.row.batch:
+        return np.ones(len(strategies), dtype=np.bool_)
+    rank = len(prices.program.values[op.outputs[0]].shape)
+    shards = shards_of(strategies.stored[0], prices.mesh_shape, rank).prod(axis=1)
+    return shards < one.row.batch
+
+
 def _sum_seconds(
     prices: Prices,
     op: Op,
@@ -166,11 +178,13 @@ def _sum_seconds(
 def _turned(prices: Prices, op: Op, strategies: Strategies, side: int) -> NDArray[np.bool_]:
     """Whether the stack of a product's matrix is put in the order of rows, by strategy."""
     found = prices.dataflow.transposed.get(op.index, ())
-    row = next((one.row for one in found if one.position == side and one.row), None)
-    if row is None or math.prod(prices.mesh_shape) > 1:
+    one = next((one for one in found if one.position == side and one.row), None)
+    if one is None or one.row is None:
         return np.zeros(len(strategies), dtype=np.bool_)
     shape = prices.program.values[op.inputs[side]].shape
-    return np.full(len(strategies), row.turns(shape))
+    shards = shards_of(strategies.reads[side], prices.mesh_shape, len(shape))
+    turns = [one.row.turns(sizes) for sizes in (np.array(shape) // shards).tolist()]
+    return np.array(turns) & goes_to_several(prices, op, one, strategies)
 
 
 def _factors(tensor: tuple[tuple[int, ...], ...]) -> set[int]:

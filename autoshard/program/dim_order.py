@@ -197,14 +197,17 @@ class RowSum:
     Attributes:
       contracted, own: its dimensions.
       most: elements of the product's operands from which it is no sum.
+      batch: the batch of the products that its result goes to, on all devices together; 0 if it
+        goes to none with a batch. If that is cut to one element, the matrix stays as it lies.
     """
 
     contracted: Order
     own: Order
     most: float
+    batch: int
 
     def turns(self, sizes: Sequence[int]) -> bool:
-        """Whether it is a sum on a device, and the columns are of several dimensions there."""
+        """Whether it is a sum on a device, and its columns are of several dimensions there."""
         depth, width = (math.prod(sizes[d] for d in group) for group in (self.contracted, self.own))
         return depth * (width + 1) < self.most and len(large_of(self.own, sizes)) > 1
 
@@ -223,7 +226,7 @@ class Transposition:
       batch: dimensions of the operand that are a product's batch.
       alone: whether it is transposed where `batch` is cut to one element, or where it is not
         (`autoshard.xla.dim_order.unbatched`); None: in any case.
-      row: of what is transposed only on a mesh of one device, where `row.turns` is true.
+      row: of what is transposed only where `row.turns`, and `row.batch` is of several elements.
     """
 
     position: int
@@ -264,8 +267,6 @@ def transposed_bytes(
       transaction: bytes of a memory transaction.
     """
     if one.alone is not None and one.alone != all(sizes[d] == 1 for d in one.batch):
-        return 0.0, 0.0, 0.0
-    if one.row is not None and not one.row.turns(sizes):
         return 0.0, 0.0, 0.0
     lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
     if lies in wanted:

@@ -140,25 +140,57 @@ def test_no_plan_undercuts_the_bound_of_all_chips(width):
     assert all(least <= plan.estimate.lower_seconds * (1 + 1e-9) for plan in plans)
 
 
-def of_heads(x, stack):
-    def turn(x, weights):
-        return x, jnp.einsum("bsd,dkh->bskh", x, weights)
+def attending(heads: int):
+    def step(x, stack, keys):
+        def turn(x, layer):
+            weights, keys = layer
+            queries = jnp.einsum("bsd,dkgh->bskgh", x, weights)
+            return x, jnp.einsum("bskgh,btkh->bkgst", queries, keys)
 
-    return jax.lax.scan(turn, x, stack)[1]
+        return jax.lax.scan(turn, x, (stack, keys))[1]
+
+    shapes = bf16(1, 1, 2048), bf16(4, 2048, heads, 8, 16), bf16(4, 1, 64, heads, 16)
+    return trace(step, *shapes), "bsd,dkgh"
 
 
-@pytest.mark.parametrize(("sizes", "turned"), [((8, 128), True), ((1, 1024), False)])
-def test_one_device_puts_stacks_of_heads_in_the_order_of_rows(sizes, turned):
-    """Copied once before the loop; a single head is summed up in columns as it lies."""
-    machine = load("h100-1")
-    program = trace(of_heads, bf16(1, 1, 2048), bf16(4, 2048, *sizes))
-    prices = step_prices(program, analyse(program, machine.chip), machine, (1,))
-    (op,) = [one for one in program.ops if one.primitive == "dot_general"]
-    whole = tuple(np.full((1, 1), -1) for _ in op.outputs)
-    alone = project_assignment(op.rule, np.array([[-1]]), whole, (1,))
-    found = float(prices.compute_seconds(op, alone)[0])
-    in_rows = CHIP.launch_seconds + 3 * 2048 * 1024 * READ
-    assert (found == pytest.approx(in_rows, rel=0.01)) == turned
-    assert found >= in_rows * 0.99
-    eight = step_prices(program, analyse(program, CHIP), H100, (8,))
-    assert float(eight.compute_seconds(op, cut(op))[0]) > in_rows
+def of_heads(*sizes: int):
+    def step(x, stack):
+        def turn(x, weights):
+            return x, jnp.einsum("bsd,dkh->bskh", x, weights)
+
+        return jax.lax.scan(turn, x, stack)[1]
+
+    return trace(step, bf16(1, 1, 2048), bf16(4, 2048, *sizes)), "bsd,dkh"
+
+
+@pytest.mark.parametrize(
+    ("made", "factor", "turned"),
+    [
+        (of_heads(8, 128), "", True),
+        (of_heads(8, 128), "k", False),  # one head a device: its columns are of one dimension
+        (of_heads(16, 64), "k", True),
+        (of_heads(1, 1024), "", False),
+        (attending(8), "", True),
+        (attending(8), "k", False),  # the batch of attention is one key head
+        (attending(16), "k", True),
+    ],
+)
+def test_stacks_of_heads_are_put_in_the_order_of_rows(made, factor, turned):
+    """Copied once before the loop; else they are summed up in columns as they lie."""
+    program, spec = made
+    prices = step_prices(program, analyse(program, CHIP), H100, (8,))
+    op = next(one for one in program.ops if spec in one.scope)
+    size = program.values[op.inputs[1]].bytes / 8 ** bool(factor)
+    found = cut(op)
+    if factor:
+        found = cut(op, _factor(op, factor))
+        found = project_assignment(op.rule, found.assignment, found.written, (8,))
+    taken = float(prices.compute_seconds(op, found)[0])
+    in_rows = CHIP.launch_seconds + 3 * size / CHIP.memory_rate
+    assert (taken == pytest.approx(in_rows, rel=0.01)) == turned
+    assert taken >= in_rows * 0.99
+
+
+def _factor(op: Op, letter: str) -> int:
+    """The factor of a dimension of the weights, by its letter."""
+    return op.rule.operands[1]["dkgh".index(letter)][0]

@@ -26,12 +26,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from autoshard.cost.vector_products import HABIT as SUMS
-from autoshard.cost.vector_products import MOST, is_sum
+from autoshard.cost.vector_products import is_sum
 from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.dim_order import (
     Order,
     ProductOrder,
-    RowSum,
     Transposition,
     Transpositions,
     carried_order,
@@ -41,6 +40,7 @@ from autoshard.program.dim_order import (
     operand_groups,
 )
 from autoshard.program.graph import Op, Program
+from autoshard.xla.dim_order.wide_rows import turned_for_row
 from autoshard.xla.in_place import stack_of
 
 SCATTERED = frozenset(
@@ -251,9 +251,11 @@ class Orders:
             apart = batch and not (copy and are_adjacent(batch, self.orders[value]))
             if apart or inside or not self.rules.either_way:
                 wanted = wanted[:1]
-            if turned := self._wide_row(groups, position, value):
-                found.append(turned)
-                continue
+            if self.rules.wide_rows and self._order_of(value) and stack_of(self.program, value):
+                lies = self.orders[value][0]
+                if turned := turned_for_row(self.program, op, groups, position, lies):
+                    found.append(turned)
+                    continue
             if inside and large_of(wanted[0], values[value].shape) == self._order_of(value):
                 # Then the stack is put in an order in which its turns are not outermost.
                 wanted = ((*batch, *contracted, *free),)
@@ -266,19 +268,6 @@ class Orders:
             swapped = {large[0]: large[1], large[1]: large[0]}
             self.orders[result.index] += (tuple(swapped.get(d, d) for d in plain),)
         return tuple(found)
-
-    def _wide_row(
-        self, groups: Sequence[tuple[Order, ...]], position: int, value: int
-    ) -> Transposition | None:
-        """How the stack is turned of whose slice a product of one row may be a sum."""
-        batch, own, contracted = groups[position]
-        one_row = not (batch or groups[1 - position][1])
-        wanted, there = (*own, *contracted), self.orders[value]
-        lies = len(own) < 2 or not there or self._order_of(value) == wanted
-        if lies or not (self.rules.wide_rows and one_row and stack_of(self.program, value)):
-            return None
-        row = RowSum(contracted, own, MOST)
-        return Transposition(position, there[0], (wanted,), copy=True, row=row)
 
     def is_made(self, value: int) -> bool:
         """Whether an elementwise op computes the value, rather than slicing it from a buffer."""

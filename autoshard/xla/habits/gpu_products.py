@@ -238,17 +238,15 @@ HABITS: tuple[Habit, ...] = (
     ),
     habit(
         "stacks-turned-for-wide-rows",
-        "Where such a product on a single device reads a slice of a stack whose columns are of "
-        "several dimensions, the whole stack is put in an order before the loop in which what is "
-        "contracted is innermost.",
+        "Where such a product reads a slice of a stack whose columns are of several dimensions, "
+        "the whole stack is put in an order before the loop in which what is contracted is "
+        "innermost.",
         "xla/hlo/transforms/simplifiers/algebraic_simplifier.cc",
         _of_heads,
         (bf16(1, 1, 2048), bf16(4, 2048, 16, 128), bf16(4, 2048, 384)),
         (WHOLE,) * 3,
         (WHOLE,) * 2,
         _heads_alone_turned,
-        machine="h100-1",
-        mesh=(("x", 1),),
     ),
     habit(
         "products-of-one-array-merged",
