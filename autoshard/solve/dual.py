@@ -50,8 +50,8 @@ class DualAscent:
 
     `alive` marks the choices that are left. A bound above `worst`, which no plan can
     cost, proves that the limits cannot be kept. `softness` is the temperature of node marginals, as
-    a part of the gap; prices take steps of `agility` at first. `settled` says that turns no longer
-    gain.
+    a part of the gap; prices take steps of `agility` at first, and none while they are `still`.
+    `settled` says that turns no longer gain.
     """
 
     flat: Flat
@@ -65,6 +65,7 @@ class DualAscent:
     stopped: bool = False
     agility: float = 0.3
     softness: float = SPREAD
+    still: bool = False
     settled: bool = False
     worst: float = field(init=False)
     _turn: int = 0
@@ -152,7 +153,7 @@ class DualAscent:
             self.passes += 1
             value = total - _inner(self.prices, flat.capacity)
             self._judge(value)
-            if flat.capacity.size and self.passes >= LED_IN:
+            if flat.capacity.size and self.passes >= LED_IN and not self.still:
                 self._move_prices(np.cumsum(expected[:-1]) - flat.capacity, target - value)
 
     def _price(self, prices: np.ndarray) -> None:

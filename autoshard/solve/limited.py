@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.solve.backends.linear import pair_count
+from autoshard.solve.branch.beside import Beside
 from autoshard.solve.branch.tree import Solved, Tree
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.flat import Flat
@@ -46,8 +47,6 @@ SETTLING_PASSES = 30
 SETTLED = 1e-3
 # Rounds without a better plan after which the dual is rounded afresh.
 STALE_ROUNDS = 4
-# Passes go on beside a window, so many at a time, in turns that end when they gain little.
-PASSES_PER_TURN = 300
 # The softness of the ascent on a problem that is not a window of another: prices of few rows, which
 # change all plans, are found sooner than with a harder one.
 SOFTNESS = 1e-3
@@ -97,6 +96,7 @@ class Limited:
         self._begin(plans)
         windows = Windows(search, plans, _solve_window)
         turns, tree = Turns(Kind(), Kind()), self._tree(dual)
+        beside = Beside(dual, tree)
         passes = FIRST_ROUND
         while True:
             search.phase = "search"
@@ -116,7 +116,7 @@ class Limited:
             while turns.second_is_due and not self.nested and search.choices is not None:
                 search.phase = "windows"
                 with self._counted(turns.second):
-                    self._window_and_bound(dual, windows, tree)
+                    self._window_and_bound(beside, windows)
                 if self._shrink(dual, tree):
                     return
 
@@ -187,27 +187,24 @@ class Limited:
             plans.begin_afresh()
         search.check_done()
 
-    def _window_and_bound(self, dual: DualAscent, windows: Windows, tree: Tree | None) -> None:
-        """A window in this thread; passes, then splits, in a second one until it ends."""
-        search = self.search
-        upper = search.upper - search.level.problem.offset
+    def _window_and_bound(self, beside: Beside, windows: Windows) -> None:
+        """A window in this thread; passes and splits in a second one until it ends."""
+        search, dual, tree = self.search, beside.dual, beside.tree
         bound, _, extra = dual.appraisal()
         if tree is not None and tree.begun:
             extra = np.maximum(extra, tree.floor() - bound)
+        offset = search.level.problem.offset
         if tree is not None:
-            tree.cutoff = search.cutoff - search.level.problem.offset
-        worker = threading.Thread(target=_pass_on, args=(dual, tree, upper, search.deadline))
+            tree.cutoff = search.cutoff - offset
+        arguments = search.upper - offset, search.bound - offset, search.deadline
+        worker = threading.Thread(target=beside.run, args=arguments)
         worker.start()
         try:
             windows.improve(extra)
         finally:
-            dual.stopped = True
-            if tree is not None:
-                tree.stopped = True
+            beside.stop()
             worker.join()
-            dual.stopped = False
-            if tree is not None:
-                tree.stopped = False
+            beside.go_on()
         self._bound(dual, 1)
         self._hear(tree)
 
@@ -275,17 +272,6 @@ class Limited:
         search.descend(_kept_of(flat, keep))
         search.tell()
         return True
-
-
-def _pass_on(dual: DualAscent, tree: Tree | None, upper: float, deadline: float) -> None:
-    """Passes until they are stopped, or no turn gains; then splits."""
-    while not dual.stopped and not dual.settled and time.monotonic() < deadline:
-        before = dual.bound
-        dual.run(upper, deadline, PASSES_PER_TURN)
-        if not dual.stopped and not dual.has_gained(before, upper):
-            dual.turn(upper)
-    if tree is not None and not dual.stopped:
-        tree.run(dual, deadline)
 
 
 def _kept_of(flat: Flat, keep: np.ndarray) -> dict[int, np.ndarray]:

@@ -5,10 +5,10 @@ spends it on another. Messages and prices cannot tell them apart, whatever their
 what a tensor occupies, each part has a higher bound, and often soon one above the best plan known.
 
 The leaves of the tree are sets of plans: every node has some of its choices there. The bound is the
-least bound of a leaf; the leaf that has it is split next. A split is tried with a few passes before
-it is made. A leaf of few pairs is solved exactly. What no plan of a leaf that is cheaper than the
-best one known can take, is dropped: choices whose reduced cost exceeds the gap, and those that fit
-beside nothing.
+least bound of a leaf; the leaf that has it is branched next, in the best of some ways that are
+tried (`autoshard.solve.branch.ways`). A leaf of few pairs is solved exactly. What no plan of a leaf
+that is cheaper than the best one known can take, is dropped: choices whose reduced cost exceeds the
+gap, and those that fit beside nothing.
 """
 
 from __future__ import annotations
@@ -21,26 +21,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.solve.branch.splits import Split, splits
+from autoshard.solve.branch.leaf import Leaf, ascent_on, leaf_of
 from autoshard.solve.branch.squeeze import squeeze
+from autoshard.solve.branch.ways import HALVES, PRICES, Ways
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.flat import Flat
-from autoshard.solve.kernels import GONE
 from autoshard.solve.problem import Booleans, Floats, Integers
-from autoshard.solve.support import silence
 
-TRIAL_PASSES = 25
-"""Passes with which a split is tried."""
 PASSES, MOST_ROUNDS = 25, 20
 """Passes of a round, and rounds, of a leaf that was made."""
 GAINS = 0.02
 """Rounds go on while one gains this part of the gap that is left."""
-LEAST = 1e-3
-"""A part gains at least this part of the gap, where splits are compared."""
-FAILS = 5
-"""Trials end after so many that are no better than the best so far."""
-SOFTNESS, AGILITY = 1e-3, 0.05
-"""Of the ascents (`DualAscent`)."""
 EXACT_PAIRS = 60_000
 """Leaves of fewer pairs of choices are solved exactly."""
 SMALLER = 0.7
@@ -49,27 +40,10 @@ SECONDS = 2.0
 """What an exact leaf may take."""
 PATIENCE, SLOW = 15.0, 0.01
 """The tree is given up when so many seconds close less than this part of the gap."""
+AHEAD = 0.02
+"""The tree begins anew where an ascent alone is ahead of it by this part of the gap."""
 MEMORY = 4e8
 """Bytes that the leaves may take; the tree grows no further then."""
-
-
-@dataclass(slots=True, eq=False, order=False)
-class Leaf:
-    """Plans that take only choices that are `alive`, none cheaper than `bound`."""
-
-    bound: float
-    alive: Booleans
-    rows: Integers
-    prices: Floats
-    messages: Floats
-    floor: Floats
-    """What no plan of the leaf with a given choice can cost less than."""
-    tried: float
-    """The pairs of the last leaf around it that was not solved in its time; 0 once it is solved."""
-
-    @property
-    def size(self) -> int:
-        return self.alive.nbytes + self.messages.nbytes + self.floor.nbytes + self.prices.nbytes
 
 
 class Solved(NamedTuple):
@@ -103,13 +77,22 @@ class Tree:
     _bytes: int = 0
     _seconds: float = 0.0
     _looked: float = -np.inf
+    _root: Leaf | None = None
+    _ways: Ways | None = None
 
     def _begin(self, dual: DualAscent) -> None:
-        """The root: all plans, from the best messages and prices of an ascent."""
-        self.begun = True
-        root = self._ascent(dual.alive, dual.best_prices, dual.best_messages)
+        """The root: all plans, from the best messages and prices of an ascent.
+
+        Anew, it hopes for what every way to branch had gained before.
+        """
+        hopes = {} if self._root is None else self._root.hopes
+        self._leaves.clear()
+        self._bytes, self.begun = 0, True
+        root = ascent_on(self.flat, dual.alive, dual.best_prices, dual.best_messages)
         self._go_on(root)
-        self._keep(root, dual.bound, np.inf)
+        self._keep(root, dual.bound, np.inf, dict(hopes))
+        self._root = self._leaves[0][2] if self._leaves else None
+        self._looked = self.bound
 
     @property
     def bound(self) -> float:
@@ -126,11 +109,11 @@ class Tree:
     def run(self, dual: DualAscent, deadline: float) -> None:
         """Split leaves until `deadline` (time.monotonic), until stopped, or until none is left.
 
-        It begins with the messages and prices that the ascent has by the first run.
+        It begins with the messages and prices that the ascent has by the first run, and begins anew
+        where the ascent alone has come to a much higher bound since.
         """
-        if not self.begun:
+        if not self.begun or dual.bound - self.bound > AHEAD * (self.cutoff - self.bound):
             self._begin(dual)
-            self._looked = self.bound
         began = time.monotonic()
         while self._leaves and not self.stopped and not self.full:
             if time.monotonic() > deadline:
@@ -145,17 +128,35 @@ class Tree:
                 return
             if self._solved(leaf):
                 continue
-            parts = self._branched(leaf, deadline)
-            if parts is None:
-                self.full = True
+            if not self._branched(leaf, deadline):
                 return
-            self.splits += 1
-            heapq.heappop(self._leaves)
-            self._bytes -= leaf.size
-            for part in parts:
-                self._keep(part, leaf.bound, leaf.tried)
             self.full = self._bytes > MEMORY or self._is_slow(time.monotonic() - began)
             began = time.monotonic()
+
+    def _branched(self, leaf: Leaf, deadline: float) -> bool:
+        """Put the parts of the first leaf in its place; False where there are none, or no time."""
+
+        def is_over() -> bool:
+            return self.stopped or time.monotonic() > deadline
+
+        if self._ways is None or self._ways.leaf is not leaf:
+            self._ways = Ways(self.flat, leaf, self.cutoff)
+        ways, self._ways.cutoff = self._ways, self.cutoff
+        if not ways.try_all(is_over):
+            return False
+        branch, self._ways = ways.best, None
+        if branch.parts is None:
+            self.full = True
+            return False
+        heapq.heappop(self._leaves)
+        self._bytes -= leaf.size
+        self.splits += branch.way != PRICES
+        hopes = ways.handed_on()
+        for part in branch.parts:
+            if branch.way == HALVES:
+                self._go_on(part)
+            self._keep(part, leaf.bound, leaf.tried, dict(hopes))
+        return True
 
     def _is_slow(self, seconds: float) -> bool:
         """Count seconds; whether those since the last look have closed too little of the gap."""
@@ -190,7 +191,7 @@ class Tree:
             self._bytes -= leaf.size
         return True
 
-    def _keep(self, dual: DualAscent, bound: float, tried: float) -> None:
+    def _keep(self, dual: DualAscent, bound: float, tried: float, hopes: dict[int, float]) -> None:
         """A leaf of what an ascent has left, unless nothing cheap enough is; `bound` holds too."""
         flat = self.flat
         value, _, extra = dual.appraisal()
@@ -203,67 +204,10 @@ class Tree:
             self.met.append(np.flatnonzero(alive) - flat.node_start[:-1])
             return
         floor[~alive] = np.inf
-        rows = np.flatnonzero(dual.best_prices)
-        messages = np.where(np.abs(dual.best_messages) < GONE, dual.best_messages, 0.0)
-        leaf = Leaf(value, alive, rows, dual.best_prices[rows], messages, floor, tried)
+        leaf = leaf_of(dual, alive, value, floor, tried, hopes)
         self._made += 1
         self._bytes += leaf.size
         heapq.heappush(self._leaves, (value, self._made, leaf))
-
-    def _branched(self, leaf: Leaf, deadline: float) -> list[DualAscent] | None:
-        """The ascents of both parts of the best split tried; None where there is none."""
-        flat = self.flat
-        whole = self._within(leaf, leaf.alive)
-        _, _, extra = whole.appraisal()
-        gap = self.cutoff - leaf.bound
-        priced = whole.priced_usage()
-        best, gain, fails = [], -1.0, 0
-        for split in splits(flat, leaf.alive, priced, extra, gap):
-            if gain >= 0 and (self.stopped or time.monotonic() > deadline):
-                break
-            parts = self._parts(leaf, split, TRIAL_PASSES)
-            gains = sorted(min(part.bound, self.cutoff) - leaf.bound for part in parts)
-            gains = [gap] * (2 - len(gains)) if not gains else [*gains, gap][:2]
-            found = (max(gains[0], 0.0) + LEAST * gap) * (max(gains[1], 0.0) + LEAST * gap)
-            fails = 0 if found > gain else fails + 1
-            if found > gain:
-                best, gain = parts, found
-            if fails >= FAILS or not parts:
-                break
-        if gain < 0:
-            return None
-        for part in best:
-            self._go_on(part)
-        return best
-
-    def _parts(self, leaf: Leaf, split: Split, passes: int) -> list[DualAscent]:
-        """Ascents on the two parts of a split that may hold a plan cheap enough."""
-        start, stop = self.flat.span(split.node)
-        found = []
-        for part in (split.part, ~split.part):
-            alive = leaf.alive.copy()
-            alive[start:stop] &= part
-            if squeeze(self.flat, alive):
-                ascent = self._within(leaf, alive)
-                ascent.run(self.cutoff, np.inf, passes, self.cutoff)
-                if ascent.bound < self.cutoff:
-                    found.append(ascent)
-        return found
-
-    def _within(self, leaf: Leaf, alive: Booleans) -> DualAscent:
-        """An ascent on some choices of a leaf, from where the leaf stands."""
-        prices = np.zeros(self.flat.capacity.size)
-        prices[leaf.rows] = leaf.prices
-        return self._ascent(alive, prices, leaf.messages)
-
-    def _ascent(self, alive: Booleans, prices: Floats, messages: Floats) -> DualAscent:
-        """An ascent on some choices."""
-        ascent = DualAscent(self.flat, softness=SOFTNESS, agility=AGILITY)
-        ascent.alive[:] = alive
-        ascent.begin_with(prices, messages)
-        silence(ascent)
-        ascent.take_up(np.flatnonzero(prices))
-        return ascent
 
     def _go_on(self, ascent: DualAscent) -> None:
         """Passes until they gain little."""
