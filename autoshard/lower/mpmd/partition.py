@@ -246,6 +246,7 @@ class TracedStep:
             infer_transfers=infer_transfers,
             flops_per_byte=flops_per_byte,
             saved=saved,
+            body=step.body,
         )
         return Partition(
             name=self.name,

@@ -22,7 +22,7 @@ from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd.instructions import Script, Slot
 from autoshard.lower.mpmd.merging import merge_script
 from autoshard.lower.mpmd.partition import Partition
-from autoshard.lower.mpmd.programs import programs_of
+from autoshard.lower.mpmd.programs import Otherwise, programs_of
 from autoshard.lower.mpmd.recording import Recording
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.merging import Merge, MergeRule, merges_by, paying_merges
@@ -106,6 +106,7 @@ def place_partition(
     layout: Layout | None = None,
     specs: Mapping[Slot, PartitionSpec] | None = None,
     compiler_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    otherwise: Otherwise | None = None,
 ) -> LoweredMpmd:
     """Lower a step that was cut into stages.
 
@@ -123,6 +124,8 @@ def place_partition(
       layout: how an input is sharded on a mesh; by default `batch_sharded`.
       specs: how single slots are sharded; for them `layout` is not asked.
       compiler_options: for every program, or for those of each mesh, as `jax.jit` takes them.
+      otherwise: what is run in place of the function of a program, such as the same in double
+        precision; by default that function.
 
     Raises:
       ScheduleError: the schedule is not made for these stages and microbatches, or merged tasks
@@ -150,7 +153,7 @@ def place_partition(
         schedule,
         merges,
         script,
-        programs_of(partition, script, layouts, compiler_options),
+        programs_of(partition, script, layouts, compiler_options, otherwise),
         layouts,
     )
 

@@ -11,11 +11,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding
 
+from autoshard import compat
 from autoshard.lower.mpmd.cut.graph import bytes_of, run
-from autoshard.lower.mpmd.instructions import Merged, Run, Script, Slot, Unit
+from autoshard.lower.mpmd.instructions import Merged, Run, Script, Slot, Unit, indices_of
 from autoshard.lower.mpmd.partition import Partition
+
+Otherwise = Callable[[Callable[..., Any], Sequence[Any]], Callable[..., Any]]
+"""(function of a unit, what stands for its arguments) -> what is run in its place."""
 
 
 def programs_of(
@@ -23,10 +28,13 @@ def programs_of(
     script: Script,
     layouts: Mapping[Slot, NamedSharding],
     compiler_options: Sequence[Mapping[str, Any]],
+    otherwise: Otherwise | None = None,
 ) -> tuple[Any, ...]:
     """A jitted function for every unit; units that are equal get one and the same.
 
-    `compiler_options` are those of the programs of each mesh.
+    Args:
+      compiler_options: those of the programs of each mesh.
+      otherwise: what is run in place of the function of a unit.
     """
     runs: dict[int, list[tuple[int, Run]]] = {}
     for number, one in enumerate(script.instructions):
@@ -44,14 +52,31 @@ def programs_of(
         inner = tuple(layouts.get(slot) for slot in first.inner)
         key = (unit.mesh, unit_key(unit), donated, shardings, inner)
         if key not in known:
+            function = function_of(unit, inner)
+            if otherwise is not None:
+                function = otherwise(function, _arguments(partition, unit, first))
             known[key] = jax.jit(
-                function_of(unit, inner),
+                function,
                 donate_argnums=donated,
                 out_shardings=shardings,
                 compiler_options=dict(compiler_options[unit.mesh]),
             )
         programs.append(known[key])
     return tuple(programs)
+
+
+def _arguments(partition: Partition, unit: Unit | Merged, one: Run) -> list[Any]:
+    """What stands for the arguments of a unit where it is traced."""
+    index = jax.ShapeDtypeStruct((), np.int32)
+    return [
+        *(compat.shape_struct(_aval(partition, slot)) for slot in one.inputs),
+        *(index for _ in indices_of(unit, one.tasks)),
+    ]
+
+
+def _aval(partition: Partition, slot: Slot) -> Any:
+    outer = slot.microbatch < 0 or slot.total
+    return (partition.outer if outer else partition.cut).graph.avals[slot.value]
 
 
 def function_of(
@@ -130,10 +155,9 @@ def _donated(
     partition: Partition, script: Script, runs: Sequence[tuple[int, Run]]
 ) -> tuple[int, ...]:
     """Arguments that no one reads again, each for a result of its type."""
-    outer, inner = partition.outer.graph.avals, partition.cut.graph.avals
 
     def kind(slot: Slot) -> tuple[Any, ...]:
-        aval = (outer if slot.microbatch < 0 or slot.total else inner)[slot.value]
+        aval = _aval(partition, slot)
         return aval.shape, aval.dtype, bytes_of(aval)
 
     kept = {

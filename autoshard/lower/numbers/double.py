@@ -86,7 +86,10 @@ def widened(fn: Callable[..., Any], *args: Any, nudge: Nudge | None = None) -> C
     Raises:
       NotWidenedError: `fn` holds an opaque operation (an FFI call, a callback).
     """
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), args)
+    shapes = jax.tree.map(
+        lambda leaf: leaf if compat.in_host(leaf) else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+        args,
+    )
     with jax.enable_x64(False), compat.traced_without_gpu():
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*shapes)
     tree = jax.tree.structure(out)

@@ -21,7 +21,7 @@ def kept_rows(plan: Plan) -> list[tuple[str, str, str, str]]:
         values = [one for one in plan.kept if one.saved is saved]
         if values:
             rows.append((head, "unsharded" if saved else "", "name" if saved else "", "where"))
-        for alike in _folded(values):
+        for alike in folded(values):
             one, turns = alike[0], alike[0].turns * len(alike)
             text = f"  {one.type} x {turns}" if turns > 1 else f"  {one.type}"
             part = without_part(one.name)[1]
@@ -89,7 +89,7 @@ def policy_names(values: Sequence[KeptValue]) -> dict[str, str]:
     names: dict[str, str] = {}
     known: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    for alike in _folded(values):
+    for alike in folded(values):
         one, bare = alike[0], without_part(alike[0].name)[0]
         if bare not in known:
             parts = [part for part in bare.partition("#")[0].split("/") if part.isidentifier()]
@@ -100,11 +100,16 @@ def policy_names(values: Sequence[KeptValue]) -> dict[str, str]:
     return names
 
 
-def _folded(values: Sequence[KeptValue]) -> list[list[KeptValue]]:
+def folded(values: Sequence[KeptValue]) -> list[list[KeptValue]]:
     """The values in groups of what repeated layers make: only numbers in their scopes differ."""
     groups: dict[object, list[KeptValue]] = {}
     for one in values:
         scope, _, rest = one.name.rpartition("/")
-        key = re.sub(r"\d+", "*", scope), rest, one.type, one.lines, one.turns, one.label, one.saved
-        groups.setdefault(key, []).append(one)
+        alike = one.type, one.lines, one.turns, one.label, one.saved, one.offloaded
+        groups.setdefault((starred(scope), rest, *alike), []).append(one)
     return list(groups.values())
+
+
+def starred(scope: str) -> str:
+    """A scope with its numbers left out."""
+    return re.sub(r"\d+", "*", scope)

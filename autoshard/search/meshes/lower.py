@@ -24,6 +24,7 @@ from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd.cut.stages import StageError
 from autoshard.lower.mpmd.partition import Partition, trace_step
 from autoshard.lower.mpmd.place import LoweredMpmd, place_partition
+from autoshard.lower.mpmd.programs import Otherwise
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
 from autoshard.plan.plan import PlanError
@@ -43,6 +44,7 @@ def lower_plan(
     devices: Sequence[Any] | None = None,
     donate_argnums: int | Sequence[int] = (),
     merge: MergeRule | None = None,
+    otherwise: Otherwise | None = None,
 ) -> LoweredMpmd:
     """Return a step lowered according to a plan.
 
@@ -55,6 +57,8 @@ def lower_plan(
       donate_argnums: positions of arguments that the step may overwrite (state).
       merge: which tasks become one program (see `autoshard.lower_mpmd`); by default tasks are
         merged where that pays.
+      otherwise: what is run in place of the function of a program
+        (`autoshard.lower.mpmd.place.place_partition`).
 
     Raises:
       PlanError: the plan is for another step.
@@ -80,6 +84,7 @@ def lower_plan(
         instance=plan.instance,
         dispatch=[seconds / TICK for seconds in plan.dispatch_seconds],
         compiler_options=_compiler_options(plan),
+        otherwise=otherwise,
         specs=slot_specs(
             partition,
             plan.mesh_of,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from autoshard.plan.records import KeptValue
+from autoshard.plan.text.kept import folded, starred
 from autoshard.plan.work import work_rows
+from autoshard.search.meshes.keep.saved import StageSaves
 from autoshard.search.meshes.plan import Choice, PipelinePlan
 from autoshard.solve.schedule.drawing import LEGEND, draw_text
 from autoshard.terminal import bold, drawing_columns, paragraph, shorten, table
@@ -125,23 +126,28 @@ def _stages(plan: PipelinePlan) -> str:
 
 def _saves(plan: PipelinePlan) -> str:
     """Return what stages save and compute again; those that save alike together."""
-    alike: dict[tuple[object, ...], list[int]] = {}
+    alike: dict[tuple[str, tuple[tuple[str, ...], ...]], list[int]] = {}
     for stage, one in enumerate(plan.saves):
-        values = tuple(replace(value, turns=1, bytes=0) for value in one.values)
-        alike.setdefault((one.title, values, one.offloaded), []).append(stage)
+        alike.setdefault((one.title, tuple(_saved_rows(one))), []).append(stage)
     lines = ["  for the backward pass"] if alike else []
-    for stages in alike.values():
-        one = plan.saves[stages[0]]
+    for (title, rows), stages in alike.items():
         listed = ", ".join(map(str, stages))
-        lines.append(f"    {'stages' if len(stages) > 1 else 'stage'} {listed}: {one.title}")
-        rows = [
-            (_kept(value), value.type, value.name, next(iter(value.lines), ""))
-            for value in one.values
-        ]
-        named = {value.name for value in one.values}
-        rows += [("on the host", "", name, "") for name in one.offloaded if name not in named]
+        lines.append(f"    {'stages' if len(stages) > 1 else 'stage'} {listed}: {title}")
         lines += table(rows, indent=6, heading=False).splitlines() if rows else []
     return "\n".join(shorten(line) for line in lines)
+
+
+def _saved_rows(saves: StageSaves) -> Iterator[tuple[str, ...]]:
+    """Yield what becomes of each value, those of repeated layers together."""
+    for several in folded(saves.values):
+        one = several[0]
+        scope, slash, rest = one.name.rpartition("/")
+        name = one.name if len(several) == 1 else f"{starred(scope)}{slash}{rest}"
+        yield _kept(one), one.type, name, next(iter(one.lines), "")
+    named = {value.name for value in saves.values}
+    for name in saves.offloaded:
+        if name not in named:
+            yield "on the host", "", name, ""
 
 
 def _kept(value: KeptValue) -> str:

@@ -53,8 +53,8 @@ FINISH_SHARE, FINISH_PRICES = 0.15, 1.25
 time limit, and at least this many times the seconds of the slowest stage price."""
 POLISH_GAP = 0.0005
 NOTHING = (
-    "no loop over layers hands its backward pass anything, so that there is nothing to choose to "
-    "save: stages save what the program says"
+    "no loop over layers and no jax.checkpoint hands its backward pass anything: there is nothing "
+    "to choose to save, and stages save what the program says"
 )
 NO_HOST = (
     "all stacks stay on the devices: of the memory of hosts the file of {} says nothing (a table "

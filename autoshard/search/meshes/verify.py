@@ -25,7 +25,9 @@ def numeric_differences(
 ) -> tuple[list[Difference], Recording]:
     """Return where a step as planned differs from the step on one device, and a recording.
 
-    The step runs twice, so that the recorded run does not include compilation.
+    It is cut as it is written, since names of what it saves are those of its own types, and each
+    program runs in double precision. The step runs twice, so that the recorded run does not include
+    compilation.
 
     Args:
       plan: the plan of this step.
@@ -38,12 +40,16 @@ def numeric_differences(
       NotWidenedError: the step has operations that do not support double precision.
     """
     double = widened(fn, *concrete)
-    double.__name__ = getattr(fn, "__name__", "step")
+    lowered = lower_plan(
+        plan,
+        fn,
+        *concrete,
+        devices=devices,
+        donate_argnums=donate_argnums,
+        otherwise=lambda program, shapes: widened(program, *shapes),
+    )
     with jax.enable_x64(True):
         arguments = wide(concrete)
-        lowered = lower_plan(
-            plan, double, *arguments, devices=devices, donate_argnums=donate_argnums
-        )
         expected = jax.jit(double)(*arguments)
         lowered.run(*jax.tree.map(lambda leaf: leaf + 0, arguments))
         result, recording = lowered.record(*arguments)

@@ -35,9 +35,10 @@ from autoshard.search.meshes.request import request_of
 from autoshard.search.meshes.search import search_meshes
 from autoshard.search.meshes.stage_prices import StagePrices
 from autoshard.search.meshes.stage_program import stage_programs
+from autoshard.search.meshes.verify import numeric_differences
 from autoshard.solve.schedule.optimise import solve
-from tests.lower.mpmd.cases import small_step
-from tests.lower.mpmd.runs import FLOOR
+from tests.lower.mpmd.cases import small_step, tiny_llama
+from tests.lower.mpmd.runs import BOUNDS, FLOOR
 from tests.search.meshes.chains import DEPTH, LAYERS, chains
 
 FOUR = "4 x h100-1"
@@ -195,6 +196,36 @@ def test_each_stage_saves_what_it_is_told_and_the_others_as_the_program_says():
     with pytest.raises(KeepError) as caught:
         traced.cut((2, 2), saved=lambda staged: away)
     assert "stage 1 has no stack 'layers/carri' that could lie on the host" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("step", "saved"),
+    [(tiny_llama(4), "layers/"), (small_step(4, checkpoint=True, rows=512), "layer_*/")],
+    ids=["a loop in bfloat16", "unrolled layers"],
+)
+def test_a_plan_is_held_to_the_step_in_double_precision(step, saved, tmp_path):
+    found = search_meshes(
+        {step_microbatches(step): step},
+        load_cluster("2 x h100-1"),
+        compare=False,
+        stages=(2,),
+        modes=("fused",),
+        remat="search",
+        gap=0.9,
+        time_limit=60,
+    )
+    path = tmp_path / "plan.json"
+    found.save(path)
+    plan = PipelinePlan.load(path)
+    assert [bool(one.names) for one in plan.saves] == [True, True]
+    assert f" {saved}" in format_pipeline(plan)
+    args = training.sample(step.args, 0, BOUNDS)
+    differences, _ = numeric_differences(plan, step.fn, args, **step.options)
+    assert differences == []
+
+
+def step_microbatches(step) -> int:
+    return trace_step(step.fn, *step.args, **step.options).step.microbatches
 
 
 def test_without_loops_over_layers_there_is_nothing_to_choose():

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from autoshard import compat
 from autoshard.lower.mpmd.cut.deal import Deal
+from autoshard.lower.mpmd.cut.flat import graph_of, inner_equations
 from autoshard.lower.mpmd.cut.fragments import Cut, Output
 from autoshard.lower.mpmd.cut.graph import Graph, Node, needed
 from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE, Question, forbid, free_nodes, infer
@@ -35,6 +38,7 @@ def cut_microbatch(
     infer_transfers: bool = True,
     flops_per_byte: float = FLOPS_PER_BYTE,
     saved: Callable[[Staged], Choice] | None = None,
+    body: Any = None,
 ) -> Cut:
     """Cut the graph of one microbatch into the fragments of its stages.
 
@@ -48,12 +52,16 @@ def cut_microbatch(
       speeds: of every stage, where `stages` is a number; faster ones get more blocks.
       infer_transfers: whether ops that nobody named may need values of other stages.
       flops_per_byte: FLOP in the time in which a byte crosses between meshes.
+      saved: says what each stage saves for its backward pass; by default as the program does.
+      body: the microbatch as a closed jaxpr, by which what is saved of unrolled layers is known.
 
     Raises:
       StageError: more stages than blocks, or a scope that no op bears.
       PlacementError: stages against the order of data, or a transfer that is forbidden.
     """
     found = _stages_of(micro, stages, speeds)
+    if saved is not None and body is not None:
+        micro, found = _with_checkpoints(micro, found, body, stages, speeds)
     rewritten, saves = _rewritten(micro, found, saved)
     outputs = [
         [
@@ -110,6 +118,29 @@ def _rewritten(
     staged = Staged.of(rewritten.graph, len(stages))
     chosen = saved(staged)
     return rewritten.over(staged.saving(chosen)), Saves(staged, chosen)
+
+
+def _with_checkpoints(
+    micro: Graph,
+    found: Stages,
+    body: Any,
+    stages: int | Sequence[int] | Sequence[Sequence[str]],
+    speeds: Sequence[float] | None,
+) -> tuple[Graph, Stages]:
+    """The microbatch with unrolled layers under `jax.checkpoint` whole, and its stages.
+
+    What they save can be chosen then. A checkpoint with a loop in it that is cut stays open.
+    """
+    cut = {id(micro.nodes[number].equation) for number in found.scans}
+
+    def whole(equation: Any) -> bool:
+        return cut.isdisjoint(map(id, inner_equations(equation)))
+
+    graph = graph_of(body, whole=whole)
+    if not any(node.name in compat.REMAT for node in graph.nodes):
+        return micro, found
+    again = _stages_of(graph, stages, speeds)
+    return (graph, again) if again.names == found.names else (micro, found)
 
 
 def _stages_of(

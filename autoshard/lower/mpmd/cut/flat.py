@@ -3,12 +3,12 @@
 Calls are `jit`, `checkpoint` and functions with derivative rules; `scan`, `while` and `cond` are
 one node each. A checkpointed function that was differentiated becomes its body behind an
 optimization barrier, as in JAX's own lowering: what it computes again is not merged with what was
-computed before.
+computed before. Where that is asked for, it stays whole, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,19 @@ from autoshard.lower.mpmd.cut.graph import Apply, Builder, Graph, Node
 from autoshard.program.flops import equation_flops
 from autoshard.program.vocabulary import INLINED
 
-_REMAT = frozenset({"remat", "remat2", "checkpoint"})
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
 
 
-def graph_of(closed: Any, *, keep: Collection[str] = ()) -> Graph:
-    """The graph of a closed jaxpr; calls whose name is in `keep` stay whole."""
-    walk = _Walk(keep)
+def graph_of(
+    closed: Any, *, keep: Collection[str] = (), whole: Callable[[Any], bool] | None = None
+) -> Graph:
+    """The graph of a closed jaxpr.
+
+    Args:
+      keep: the names of calls that stay whole.
+      whole: whether a differentiated `jax.checkpoint` does, by its equation; by default none do.
+    """
+    walk = _Walk(keep, whole or (lambda equation: False))
     inputs = [walk.builder.value(var.aval) for var in closed.jaxpr.invars]
     outputs = walk.body(closed.jaxpr, closed.consts, inputs, "", "")
     return walk.builder.graph(inputs, [walk.made(atom) for atom in outputs])
@@ -50,8 +56,8 @@ class _Constant:
 
 
 class _Walk:
-    def __init__(self, keep: Collection[str]) -> None:
-        self.keep = keep
+    def __init__(self, keep: Collection[str], whole: Callable[[Any], bool]) -> None:
+        self.keep, self.whole = keep, whole
         self.builder = Builder()
 
     def made(self, atom: int | _Constant) -> int:
@@ -88,9 +94,11 @@ class _Walk:
         stack = str(equation.source_info.name_stack)
         scope = "/".join(part for part in (scope, stack) if part)
         line = compat.source_line(equation) or line
-        if name in INLINED and equation.params.get("name") not in self.keep:
+        again = name in compat.REMAT and equation.params["differentiated"]
+        stays = equation.params.get("name") in self.keep or (again and self.whole(equation))
+        if name in INLINED and not stays:
             body, consts = compat.called_jaxpr(equation)
-            if name in _REMAT and equation.params["differentiated"]:
+            if again:
                 operands = self.barrier(operands, scope, line)
             return self.body(body, consts, operands, scope, line)
         if name == "scan":  # its operands have places that count
@@ -159,6 +167,18 @@ def _key(value: Any) -> Hashable:
     except TypeError:
         return id(value)
     return value
+
+
+def inner_equations(equation: Any) -> Iterator[Any]:
+    """The equations of the bodies of an equation, and of theirs."""
+    name, params = equation.primitive.name, equation.params
+    bodies = [body for field in _BODIES.get(name, ()) for body in _closed(params[field])]
+    if name in INLINED:
+        bodies.append(compat.called_jaxpr(equation)[0])
+    for body in bodies:
+        for inner in body.eqns:
+            yield inner
+            yield from inner_equations(inner)
 
 
 def flops_of(equation: Any) -> float:

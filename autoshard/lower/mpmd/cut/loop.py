@@ -51,6 +51,7 @@ class MicrobatchedStep:
       top: the values of the whole step; its nodes hold the loop, too.
       before, after: nodes of `top` on both sides of the loop.
       micro: the work of one microbatch.
+      body: the same as a closed jaxpr.
       microbatches: how many there are.
       operands: for every input of `micro` where it comes from.
       results: what becomes of the outputs of `micro`.
@@ -60,6 +61,7 @@ class MicrobatchedStep:
     before: tuple[Node, ...]
     after: tuple[Node, ...]
     micro: Graph
+    body: Any
     microbatches: int
     operands: tuple[Operand, ...]
     results: tuple[Result, ...]
@@ -89,31 +91,32 @@ def find_loop(closed: Any) -> MicrobatchedStep:
     first = needed(top.nodes, loop.inputs)
     params = loop.equation.params
     consts, carries = compat.scan_counts(params)
-    body, call = params["jaxpr"].jaxpr, _marked(loop)
+    turn, call = params["jaxpr"].jaxpr, _marked(loop)
     operands = {
         var: Operand(value, sliced=k >= consts + carries)
-        for k, (var, value) in enumerate(zip(body.invars, loop.inputs, strict=True))
+        for k, (var, value) in enumerate(zip(turn.invars, loop.inputs, strict=True))
         if not consts <= k < consts + carries
     }
     sums = {
         equation.outvars[0]: equation.invars
-        for equation in body.eqns
+        for equation in turn.eqns
         if equation.primitive.name == "add"
     }
     made = {var: k for k, var in enumerate(call.outvars)}
     results = []
-    for k, atom in enumerate(body.outvars):
+    for k, atom in enumerate(turn.outvars):
         if k < carries:
             carried, atom = sums[atom]
-            assert carried is body.invars[consts + k]
+            assert carried is turn.invars[consts + k]
         initial = loop.inputs[consts + k] if k < carries else None
         results.append(Result(made[atom], loop.outputs[k], initial))
-    jaxpr, constants = compat.called_jaxpr(call)
+    body = compat.closed(*compat.called_jaxpr(call))
     return MicrobatchedStep(
         top=top,
         before=tuple(node for node, keep in zip(top.nodes, first, strict=True) if keep),
         after=tuple(n for k, n in enumerate(top.nodes) if not first[k] and k != number),
-        micro=graph_of(compat.closed(jaxpr, constants)),
+        micro=graph_of(body),
+        body=body,
         microbatches=params["length"],
         operands=tuple(operands[atom] for atom in call.invars),
         results=tuple(results),

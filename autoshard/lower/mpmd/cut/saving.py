@@ -7,8 +7,9 @@
 The graph is written as a jaxpr, in which each loop over layers has the scope of its stage. So what
 may be saved is found there, and the jaxpr is written anew, as for one mesh
 (`autoshard.program.keep`): forward loops hand out the chosen stacks, and backward loops compute the
-rest again. Each stage has its own loops, so each makes its own choice. Loops of no stage, and what
-stands outside of loops, stay as they are written.
+rest again. Each stage has its own loops, so each makes its own choice. Unrolled layers under
+`jax.checkpoint` are whole in the graph, and likewise. Loops and layers of no stage, and what stands
+outside of them, stay as they are written.
 """
 
 from __future__ import annotations

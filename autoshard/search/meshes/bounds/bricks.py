@@ -229,8 +229,7 @@ def bricks(
       mode: the mode of backward passes.
     """
     count = len(names)
-    scanned = len({name.partition("[")[0] for name in names}) == 1 and names[0].endswith("]")
-    scanned = scanned and count > FEW
+    scanned = is_scanned(names) and count > FEW
     if scanned:
         partition = cut((1, 1, count - 3, 1))
         shown, examples = [0, 1, 3], [0, 1, count - 1]
@@ -261,6 +260,11 @@ def bricks(
         min(near, default=0),
         scanned,
     )
+
+
+def is_scanned(names: Sequence[str]) -> bool:
+    """Return whether blocks with these names are the iterations of one scan."""
+    return len({name.partition("[")[0] for name in names}) == 1 and names[0].endswith("]")
 
 
 def stacked(blocks: int, shapes: Sequence[MeshShape]) -> int:

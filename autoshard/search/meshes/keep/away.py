@@ -65,8 +65,10 @@ def sent(
         return saved, frozenset()
     again = {one.name: again_seconds(one, chip, chips, True) for one in residuals.values}
     room = min(sum(again.values()) * host.rate("to_host"), host.bytes_per_chip)
-    if away is Away.CHEAPEST:
-        pinned = frozenset(one.name for one in residuals.values if one.pinned)
+    pinned = frozenset(one.name for one in residuals.values if one.pinned)
+    if away is Away.CHEAPEST and not residuals.loops:
+        saved = frozenset(residuals.on_stacks(pinned))
+    elif away is Away.CHEAPEST:
         size = {one.name: one.bytes / chips for one in residuals.values}
         carried = residuals.stacks(residuals.on_stacks(pinned))
         left = room - sum(carried[name] for name in carried.keys() - size.keys()) / chips

@@ -123,6 +123,8 @@ def _tables(
     notes: dict[int, str] = {}
     for at, title in enumerate(request.titles):
         share = (stop - time.monotonic()) / (len(request.titles) - at)
+        if share <= 0 and all(tables):
+            break
         until = time.monotonic() + max(share, 0.0)
         titles = (title,) * placement.stages
         partition, programs = cut(titles)

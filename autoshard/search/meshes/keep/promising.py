@@ -1,8 +1,9 @@
 """Which choices of what a stage saves are worth a search: those that beat each other somewhere.
 
 One stage of blocks from the middle of the program is planned with every choice, on each kind of
-mesh. A choice is left out if it has no plan there, or if another one is as fast and keeps no more
-for each microbatch.
+mesh; of blocks that are no turns of a loop, a single one. A choice is left out if it has no plan
+there, or if another one is as fast and keeps no more for each microbatch. Where time is over, the
+first choices are left.
 
 Where stacks may lie on the host, a few choices are planned with some there
 (`autoshard.search.meshes.keep.away`): those without a plan, and then those that are left. Of all,
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from autoshard.lower.mpmd.cut.saving import StageChoice, Staged
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
+from autoshard.search.meshes.bounds.bricks import is_scanned
 from autoshard.search.meshes.keep.away import offered
 from autoshard.search.meshes.keep.titles import WRITTEN, different, known_titles
 from autoshard.search.meshes.price import StagePrice
@@ -55,8 +57,9 @@ def promising(
     """
     count, meshes = len(request.blocks), len(request.cluster.meshes)
     each = max(count // meshes, 1)
-    counts = (each, *([each] if count > 2 * each else []))
-    counts = (*counts, count - sum(counts)) if count > sum(counts) else (count,)
+    size = each if is_scanned(request.blocks) else 1
+    counts = [one for one in (each, size, count - each - size) if one > 0]
+    counts = counts if count > each else [count]
     stage = 1 if len(counts) > 2 else 0
     found: list[Staged] = []
 
@@ -116,6 +119,8 @@ class _Look:
             cut = self.request.cut(fewest, self.counts, [title])
             (program,) = stage_programs(cut, self.mode, [self.stage])
             share = (stop - time.monotonic()) / (len(titles) - at)
+            if share <= 0 and self.prices:
+                return
             price = _price(self.pricer, program, machine, self.prices, max(share, 1.0))
             if price is not None:
                 self.prices[title] = price
