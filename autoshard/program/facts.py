@@ -125,8 +125,8 @@ class Facts:
       renewals: by convolution that makes a weight's gradient, what the error waits for.
       narrowed: by value, what copies of it are like that are narrower than it is.
       copied: the ops whose results are slices that are written for what reads them.
-      row_slices: by op of `copied` whose result products with one row alone read, for each of them
-        the dimensions that it contracts, and those that are the slice's own.
+      row_slices: by op whose result is a written slice that products with one row alone read, for
+        each of them the dimensions that it contracts, and those that are the slice's own.
       copied_back: the ops that stack what is copied over a donated input after the loop.
       product_orders: by op index, how products should be computed that are not as JAX writes them.
       rows: the reductions that run inside of what reads them, see

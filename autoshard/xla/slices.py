@@ -50,17 +50,22 @@ def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
 
 
 def find_row_slices(
-    program: Program, copied: frozenset[int]
+    program: Program, copied: frozenset[int], materialised: Sequence[bool]
 ) -> dict[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]]:
-    """Return, of `copied`, the slices that products with a single row alone read.
+    """Return the slices that are written, and that products with a single row alone read.
 
     XLA:GPU may make sums of these products, which read slices in place
     (`autoshard.cost.vector_products`). Of each product the dimensions of the slice that it
     contracts, and those that are the slice's own.
+
+    Args:
+      program: the step.
+      copied: the ops whose results are slices that are written in any case.
+      materialised: per value, whether it is written.
     """
     readers = program.consumers()
     found: dict[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]] = {}
-    for index in copied:
+    for index in sorted(copied | _written_slices(program, materialised)):
         (value,) = program.ops[index].outputs
         uses = [(program.ops[reader], position) for reader, position in readers[value]]
         if all(op.primitive == "dot_general" for op, _ in uses):
@@ -69,6 +74,17 @@ def find_row_slices(
             if None not in dimensions:
                 found[index] = whole
     return found
+
+
+def _written_slices(program: Program, materialised: Sequence[bool]) -> frozenset[int]:
+    """The ops whose results are written, and that slice, or only renumber what is sliced."""
+    sliced, written = set[int](), set[int]()
+    for op in program.ops:
+        if op.primitive in SLICING or (op.primitive in BITCASTS and op.inputs[0] in sliced):
+            sliced.add(op.outputs[0])
+            if materialised[op.outputs[0]]:
+                written.add(op.index)
+    return frozenset(written)
 
 
 def _beside_a_row(op: Op, position: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -16,7 +16,7 @@ from autoshard.machine.machine import Machine
 from autoshard.program.strategies import Strategies, project_assignment
 from autoshard.program.trace import Op, trace
 from autoshard.xla import analyse
-from tests.helpers import case, random_plan
+from tests.helpers import case, random_plan, with_compiler, with_lost_habits
 
 H100 = load("h100-8")
 CHIP = H100.chip
@@ -194,3 +194,41 @@ def test_stacks_of_heads_are_put_in_the_order_of_rows(made, factor, turned):
 def _factor(op: Op, letter: str) -> int:
     """The factor of a dimension of the weights, by its letter."""
     return op.rule.operands[1]["dkgh".index(letter)][0]
+
+
+def token(cache, x, position):
+    """Layers of which each writes one position of a carried cache, and reads it whole."""
+
+    def layer(carry, number):
+        x, cache = carry
+        cache = jax.lax.dynamic_update_slice(
+            cache, x[None, :, :, None], (number, 0, 0, position, 0)
+        )
+        keys = cache[number]
+        shares = jax.nn.softmax(jnp.einsum("bhd,bhtd->bht", x, keys))
+        return (x + shares.sum(-1, keepdims=True), cache), None
+
+    return jax.lax.scan(layer, (x, cache), jnp.arange(3))[0]
+
+
+LOST = frozenset({"gpu.caches-put-in-order-for-sums", "gpu.slices-written-for-products"})
+
+
+@pytest.mark.parametrize(
+    ("machine", "older"),
+    [(with_compiler(H100, without=LOST), False), (with_lost_habits(H100), True)],
+)
+def test_a_carried_cache_is_read_in_place_and_put_in_order_by_older_releases(machine, older):
+    program = trace(token, bf16(3, 8, 4, 512, 128), bf16(8, 4, 128), bf16().update(dtype=jnp.int32))
+    habits = machine.chip.compiler
+    assert habits.has("gpu.caches-put-in-order-for-sums") == older
+    prices = step_prices(program, analyse(program, machine.chip), machine, (8,))
+    (op,) = [one for one in program.ops if one.primitive == "dot_general"]
+    (turned,) = prices.dataflow.transposed.get(op.index, (None,))
+    assert (turned is not None) == older
+    if turned:  # positions innermost, although what is contracted was
+        assert turned.wanted == ((0, 1, 3, 2),)
+        return
+    (slice_,) = prices.dataflow.row_slices
+    assert program.values[program.ops[slice_].outputs[0]].shape == (8, 4, 512, 128)
+    assert not prices.compute_seconds(program.ops[slice_], cut(program.ops[slice_])).any()

@@ -41,7 +41,7 @@ from autoshard.program.dim_order import (
 )
 from autoshard.program.graph import Op, Program
 from autoshard.xla.dim_order.wide_rows import turned_for_row
-from autoshard.xla.in_place import stack_of
+from autoshard.xla.in_place import carry_of, stack_of
 
 SCATTERED = frozenset(
     {
@@ -82,6 +82,7 @@ class OrderRules:
     rows: bool
     sums: bool
     wide_rows: bool
+    carries: bool
 
     @classmethod
     def of(cls, compiler: Compiler) -> OrderRules:
@@ -95,6 +96,7 @@ class OrderRules:
             alone=not denies("gpu.batch-of-one-is-none"),
             rows=compiler.has(SUMS),
             sums=compiler.has(SUMS) and not compiler.has("gpu.caches-put-in-order-for-sums"),
+            carries=compiler.has(SUMS) and compiler.has("gpu.caches-put-in-order-for-sums"),
             wide_rows=compiler.has(SUMS) and compiler.has("gpu.stacks-turned-for-wide-rows"),
         )
 
@@ -245,7 +247,7 @@ class Orders:
             if value < 0:
                 continue
             wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
-            inside = row and stack_of(self.program, value) is not None
+            inside = row and self._is_sliced(value)
             wanted = wanted[::-1] if position == last and not inside else wanted
             copy = not self.is_made(value)
             apart = batch and not (copy and are_adjacent(batch, self.orders[value]))
@@ -268,6 +270,11 @@ class Orders:
             swapped = {large[0]: large[1], large[1]: large[0]}
             self.orders[result.index] += (tuple(swapped.get(d, d) for d in plain),)
         return tuple(found)
+
+    def _is_sliced(self, value: int) -> bool:
+        """Whether a value is a slice of a stack, or of a carry that is put in order for sums."""
+        carried = self.rules.carries and carry_of(self.program, value) >= 0
+        return carried or stack_of(self.program, value) is not None
 
     def is_made(self, value: int) -> bool:
         """Whether an elementwise op computes the value, rather than slicing it from a buffer."""
