@@ -1,8 +1,8 @@
 """One part of a row of `policies.py`, in a process of its own.
 
 A folder keeps what a row has made: NAME.json is a plan, NAME.answer.json says its title and what
-was predicted, and, once it was compiled, under which key the compiler's answer lies, or why it
-refused.
+was predicted, and, once it was compiled, what the compiler said, or why it refused. Modules that
+were compiled before are not compiled again.
 """
 
 from __future__ import annotations
@@ -245,7 +245,6 @@ def read_folder(folder: Path) -> dict[str, dict[str, Any]]:
 def compile_all(row: Row) -> None:
     """Price the named plans anew, and compile those that were not."""
     import autoshard
-    from autoshard.compiler.compiled import recall
     from autoshard.cost.step_prices import step_prices
     from autoshard.plan.plan import Plan
     from autoshard.search.assemble import priced_anew
@@ -259,9 +258,7 @@ def compile_all(row: Row) -> None:
         facts = analyse(program, row.machine.chip)
         prices = step_prices(program, facts, row.machine, old.mesh.sizes)
         plan = priced_anew(old, prices)
-        known = told.get("key") if plan.reshards == old.reshards else None
-        compiled = None if known is None else recall(known, plan.mesh, row.machine)
-        answer = compiled or _compiled(row, plan)
+        answer = _compiled(row, plan)
         told |= predicted(plan, row.machine)
         told |= {"error": answer} if isinstance(answer, str) else found(plan, answer, row.machine)
         if not isinstance(answer, str):
