@@ -30,10 +30,6 @@ def search_command(options: argparse.Namespace) -> int:
     if options.meshes is not None:
         from autoshard.cli.meshes.search import search_meshes_command
 
-        if options.accumulate != (1,):
-            raise CommandError(
-                "--accumulate is for one mesh (--machine); with --meshes, give --microbatches"
-            )
         return search_meshes_command(options)
     alone = ("stages", "microbatches", "svg", "trace")
     if given := [f"--{name}" for name in alone if getattr(options, name) is not None]:

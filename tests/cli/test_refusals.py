@@ -268,5 +268,15 @@ def test_numbers_that_are_none(read, text, why):
 def test_what_several_meshes_do_not_have(capsys):
     words = "search mlp:tiny --meshes h100-1+h100-1 "
     assert refused(capsys, words + "--accumulate 1,2") == (
-        "--accumulate is for one mesh (--machine); with --meshes, give --microbatches"
+        "a pipeline has 2 microbatches or more: give --accumulate with --meshes numbers from 2 on, "
+        "such as 8,16"
+    )
+    assert refused(capsys, words + "--accumulate 2 --microbatches 4") == (
+        "--accumulate and --microbatches both say the microbatches of a pipeline: leave "
+        "--microbatches out where the step is not written in microbatches"
+    )
+    words = "search llama3-8b --meshes h100-8+h100-8 --accumulate 16,8"
+    assert refused(capsys, words) == (
+        "llama3-8b has a parameter `microbatches`: with --meshes, give --microbatches 8,16 in "
+        "place of --accumulate"
     )

@@ -120,6 +120,8 @@ def _steps(options: argparse.Namespace, target: Target) -> tuple[dict[int, Any],
 
     names = size_names(options.program)
     remember(options.program)
+    if tuple(options.accumulate) != (1,):
+        return _cut_steps(options, step(None), built_in="microbatches" in names)
     if "microbatches" not in names:
         if options.microbatches:
             raise CommandError(
@@ -145,6 +147,44 @@ def _steps(options: argparse.Namespace, target: Target) -> tuple[dict[int, Any],
     if faults and (options.microbatches or not steps):
         raise CommandError("\n".join(faults))
     return steps, step(None)
+
+
+def _cut_steps(
+    options: argparse.Namespace, step: Any, *, built_in: bool
+) -> tuple[dict[int, Any], Any]:
+    """Return a step that is not written in microbatches cut into each number, and as it is."""
+    from autoshard.lower.mpmd.cut.loop import LoopError
+    from autoshard.lower.mpmd.partition import trace_step
+
+    counts = sorted(set(options.accumulate))
+    if built_in or options.microbatches:
+        instead = ",".join(map(str, options.microbatches or counts))
+        raise CommandError(
+            f"{options.program} has a parameter `microbatches`: with --meshes, give --microbatches "
+            f"{instead} in place of --accumulate"
+            if built_in
+            else "--accumulate and --microbatches both say the microbatches of a pipeline: leave "
+            "--microbatches out where the step is not written in microbatches"
+        )
+    if counts[0] < 2:
+        raise CommandError(
+            "a pipeline has 2 microbatches or more: give --accumulate with --meshes numbers from 2 "
+            "on, such as 8,16"
+        )
+    fn, args, told = step
+    steps, faults = {}, []
+    for count in counts:
+        try:
+            donate = told.get("donate_argnums", ())
+            trace_step(fn, *args, donate_argnums=donate, microbatches=count)
+            steps[count] = fn, args, {**told, "microbatches": count}
+        except LoopError as error:
+            faults.append(str(error))
+    if not steps:
+        raise CommandError("\n".join(dict.fromkeys(faults)))
+    for fault in faults:
+        print(f"autoshard: {' '.join(fault.split())}", file=sys.stderr)
+    return steps, step
 
 
 def _texts(plan: PipelinePlan, options: argparse.Namespace) -> dict[str | None, Callable[[], str]]:

@@ -20,7 +20,7 @@ from autoshard.lower.mpmd.cut.cutting import cut_microbatch
 from autoshard.lower.mpmd.cut.fragments import Cut
 from autoshard.lower.mpmd.cut.homes import Homes, find_homes
 from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE
-from autoshard.lower.mpmd.cut.loop import LoopError, MicrobatchedStep, find_loop
+from autoshard.lower.mpmd.cut.loop import LoopError, MicrobatchedStep, cut_into, find_loop
 from autoshard.lower.mpmd.cut.meshes import Around, place_around
 from autoshard.lower.mpmd.cut.outer import Outer, outer_of
 from autoshard.lower.mpmd.cut.saving import Choice, Staged
@@ -265,12 +265,20 @@ class TracedStep:
 
 
 def trace_step(
-    fn: Callable[..., Any], *args: Any, donate_argnums: int | Sequence[int] = ()
+    fn: Callable[..., Any],
+    *args: Any,
+    donate_argnums: int | Sequence[int] = (),
+    microbatches: int | None = None,
 ) -> TracedStep:
     """Trace a step and find its microbatch loop; arguments are those of `partition_step`.
 
+    Args:
+      microbatches: into how many a step is cut that is not written in microbatches, as
+        `autoshard.trace` does; its gradients need no `autoshard.accumulate_grads` then.
+
     Raises:
-      LoopError: the step has no microbatch loop, or is written for Explicit mesh axes.
+      LoopError: the step has no microbatch loop, or is written for Explicit mesh axes; or it cannot
+        be cut into so many microbatches, or has some already.
     """
     donate = donated_positions(donate_argnums, len(args))
     args = hold(args)
@@ -290,12 +298,16 @@ def trace_step(
             f"{name} is written for the Explicit axes of one mesh, and cannot be cut over several: "
             "trace it with no mesh set, or on a mesh of Auto axes"
         )
+    ties = state_ties(abstract, traced.out_info, donate)
+    closed = compat.drop_dead_code(run_shard_maps(untyped))
+    if microbatches is not None:
+        closed = cut_into(closed, microbatches, ties)
     leaves = [len(jax.tree.leaves(arg)) for arg in args]
     starts = [sum(leaves[:k]) for k in range(len(args))]
     return TracedStep(
         name=getattr(fn, "__name__", type(fn).__name__),
-        step=find_loop(compat.drop_dead_code(run_shard_maps(untyped))),
-        ties=state_ties(abstract, traced.out_info, donate),
+        step=find_loop(closed),
+        ties=ties,
         donated=frozenset(i for k in donate for i in range(starts[k], starts[k] + leaves[k])),
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(traced.out_info),

@@ -32,7 +32,12 @@ SCOPE = "microbatches"
 
 
 def with_microbatches(
-    closed: Any, count: int, *, state: Collection[int], user_rules: UserRules | None = None
+    closed: Any,
+    count: int,
+    *,
+    state: Collection[int],
+    user_rules: UserRules | None = None,
+    mark: str = "",
 ) -> Any:
     """The closed jaxpr of a step with the same results that works on `count` parts of its batch.
 
@@ -44,6 +49,7 @@ def with_microbatches(
       count: how many microbatches, 2 or more.
       state: positions of the inputs that the step hands on to the next.
       user_rules: sharding rules of opaque ops.
+      mark: the name of a call that holds the work of one microbatch; by default there is none.
 
     Raises:
       CutError: no input has a first dimension that `count` divides, or an op does something else
@@ -53,7 +59,7 @@ def with_microbatches(
         raise ValueError(f"{count} microbatches do not cut the batch; give 2 or more")
     level = opened(closed, remat=False)
     tracking, parts, cut = _best_cut(level, count, state, user_rules)
-    step = _Step(level, count, tracking, parts, cut)
+    step = _Step(level, count, tracking, parts, cut, mark)
     shapes = [compat.shape_struct(aval) for aval in level.in_avals]
     return compat.drop_dead_code(jax.make_jaxpr(step.run)(*shapes))
 
@@ -119,9 +125,15 @@ class _Step:
     """A step on flat inputs, in microbatches."""
 
     def __init__(
-        self, closed: Any, count: int, tracking: Tracking, parts: Mapping[int, Part], cut: Cut
+        self,
+        closed: Any,
+        count: int,
+        tracking: Tracking,
+        parts: Mapping[int, Part],
+        cut: Cut,
+        mark: str,
     ) -> None:
-        self.closed, self.jaxpr, self.count = closed, closed.jaxpr, count
+        self.closed, self.jaxpr, self.count, self.mark = closed, closed.jaxpr, count, mark
         self.tracking, self.parts, self.cut = tracking, parts, cut
 
     def run(self, *arrays: Any) -> list[Any]:
@@ -157,8 +169,7 @@ class _Step:
         inputs = [variables[k] for k in self.parts]
         fixed = {var: one for var, one in known.items() if cut.states[var] in FIXED}
 
-        def turn(sums: Sequence[Any], one: Any) -> tuple[list[Any], Any]:
-            index, batch = one
+        def work(index: Any, batch: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             here = Microbatch(self.tracking, self.count, index)
             values = {
                 **fixed,
@@ -173,11 +184,16 @@ class _Step:
                     (var, fixed.get(var, result))
                     for var, result in zip(equation.outvars, results, strict=True)
                 )
-            new = [values[var].array for var in cut.sums]
-            added = [
-                total + term.astype(total.dtype) for total, term in zip(sums, new, strict=True)
-            ]
-            return added, [values[var].array for var in (*cut.stacked, *cut.alike)]
+            terms = [values[var].array.astype(sum_dtype(var.aval.dtype)) for var in cut.sums]
+            return terms, [values[var].array for var in (*cut.stacked, *cut.alike)]
+
+        if self.mark:
+            work.__name__ = work.__qualname__ = self.mark
+        of_one = jax.jit(work) if self.mark else work
+
+        def turn(sums: Sequence[Any], one: Any) -> tuple[list[Any], Any]:
+            terms, stacked = of_one(*one)
+            return [total + term for total, term in zip(sums, terms, strict=True)], stacked
 
         zeros = [jnp.zeros(v.aval.shape, sum_dtype(v.aval.dtype)) for v in cut.sums]
         batch = [_dealt(arrays[k], self.count) for k in self.parts]

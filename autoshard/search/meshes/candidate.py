@@ -72,6 +72,7 @@ def pipeline_plan(
     seconds: float,
     work: Work,
     notes: tuple[str, ...] = (),
+    accumulated: bool = False,
 ) -> PipelinePlan:
     """Return the plan of a candidate that has an order.
 
@@ -80,6 +81,7 @@ def pipeline_plan(
       ideal: a lower bound in seconds for all plans on the cluster.
       work: of the whole step on the cluster.
       notes: what a reader of the plan should know of the search.
+      accumulated: whether the step is cut into microbatches that it is not written in.
     """
     order: Order | None = best.outcome.order
     assert order is not None
@@ -122,6 +124,7 @@ def pipeline_plan(
         flags=tuple(map(flags_of, cluster.meshes)),
         notes=notes,
         work=work,
+        accumulated=accumulated,
     )
 
 

@@ -66,7 +66,8 @@ def lower_plan(
     """
     meshes = meshes_of(plan, jax.devices() if devices is None else devices)
     counts = [len(blocks) for blocks in plan.stages]
-    traced = trace_step(fn, *args, donate_argnums=donate_argnums)
+    count = plan.microbatches if plan.accumulated else None
+    traced = trace_step(fn, *args, donate_argnums=donate_argnums, microbatches=count)
     try:
         saved = [one.choice for one in plan.saves]
         partition = traced.cut(counts, saved=(lambda _: saved) if saved else None)

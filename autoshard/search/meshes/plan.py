@@ -67,6 +67,7 @@ class PipelinePlan:
       notes: what a reader should know of the search.
       flags: the set of flags of XLA:GPU, by mesh, see `autoshard.machine.compiler.FLAGS`; none
         where a plan says nothing of them.
+      accumulated: whether the step is not written in microbatches, and is cut into them.
       host_kept: bytes of a device that a microbatch keeps in the memory of its host, by stage; none
         where nothing lies there.
       host_fixed, host_limit: bytes of a device that lie there always, and of its part of the
@@ -103,6 +104,7 @@ class PipelinePlan:
     host_kept: tuple[float, ...] = ()
     host_fixed: tuple[float, ...] = ()
     host_limit: tuple[float, ...] = ()
+    accumulated: bool = False
 
     @property
     def microbatches(self) -> int:
@@ -205,6 +207,7 @@ class PipelinePlan:
             "notes": list(self.notes),
             "flags": list(self.flags),
             "work": None if self.work is None else asdict(self.work),
+            "accumulated": self.accumulated,
             "host_kept": list(self.host_kept),
             "host_fixed": list(self.host_fixed),
             "host_limit": list(self.host_limit),
@@ -266,6 +269,7 @@ class PipelinePlan:
             notes=written.notes,
             flags=written.flags,
             work=written.work,
+            accumulated=written.accumulated,
             host_kept=written.host_kept,
             host_fixed=written.host_fixed,
             host_limit=written.host_limit,

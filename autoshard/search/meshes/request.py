@@ -16,7 +16,11 @@ from autoshard.search.meshes.keep.titles import titled
 from autoshard.search.meshes.pricer import Pricer
 
 Step = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
-"""A step, its arguments, and options of `autoshard.trace` (`donate_argnums`)."""
+"""A step, its arguments, and options of `autoshard.trace`.
+
+Those are `donate_argnums`; and `microbatches` of a step that is not written in microbatches, into
+which it is cut then.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +63,11 @@ class Request:
         machine = self.cluster.meshes[0]
         return step.cut(counts, saved=lambda staged: titled(staged, each, machine))
 
+    @property
+    def cuts(self) -> bool:
+        """Return whether the steps are cut into microbatches that they are not written in."""
+        return any("microbatches" in options for _, _, options in self.steps.values())
+
     def choosing(self, titles: Sequence[str]) -> Request:
         """Return the request with these choices of what a stage saves."""
         return replace(self, titles=tuple(titles))
@@ -66,7 +75,8 @@ class Request:
 
 def _traced(step: Step) -> TracedStep:
     fn, args, options = step
-    return trace_step(fn, *args, donate_argnums=options.get("donate_argnums", ()))
+    told = {key: options[key] for key in ("donate_argnums", "microbatches") if key in options}
+    return trace_step(fn, *args, **told)
 
 
 def request_of(name: str, steps: Mapping[int, Step], cluster: Cluster, pricer: Pricer) -> Request:

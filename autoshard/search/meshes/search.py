@@ -83,7 +83,8 @@ def search_meshes(
 
     Args:
       steps: the step for each number of microbatches that may be chosen. The step computes its
-        gradients by `autoshard.accumulate_grads` with that number.
+        gradients by `autoshard.accumulate_grads` with that number; or its options have the number
+        as `microbatches`, and it is cut into so many.
       cluster: the meshes.
       name: the name of the program.
       whole_step: the step without microbatches, for one mesh of all chips; by default the step
@@ -184,6 +185,7 @@ class _Search:
             seconds=self._spent(),
             work=work_of(whole, self.request.cluster.meshes),
             notes=self.notes,
+            accumulated=self.request.cuts,
         )
 
     def _limit_hit(self) -> LimitHit | None:

@@ -109,6 +109,7 @@ class WrittenPipeline:
     host_fixed: tuple[NotNegative, ...] = ()
     host_limit: tuple[NotNegative, ...] = ()
     host_bytes: tuple[NotNegative, ...] = ()
+    accumulated: bool = False
 
     def faults(self) -> Iterator[str]:
         """What contradicts itself among fields that are each of the right form."""

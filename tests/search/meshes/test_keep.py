@@ -224,6 +224,31 @@ def test_a_plan_is_held_to_the_step_in_double_precision(step, saved, tmp_path):
     assert differences == []
 
 
+def test_a_step_that_is_cut_into_microbatches_is_held_to_the_whole(tmp_path):
+    step = tiny_llama(4, microbatches=None)
+    options = {**step.options, "microbatches": 4}
+    found = search_meshes(
+        {4: (step.fn, step.args, options)},
+        load_cluster("2 x h100-1"),
+        whole_step=step,
+        stages=(2,),
+        modes=("fused",),
+        gap=0.9,
+        time_limit=60,
+    )
+    assert found.accumulated
+    assert found.microbatches == 4
+    assert found.one_mesh is not None
+    assert found.one_mesh.microbatches is None
+    path = tmp_path / "plan.json"
+    found.save(path)
+    plan = PipelinePlan.load(path)
+    assert plan.accumulated
+    args = training.sample(step.args, 0, BOUNDS)
+    differences, _ = numeric_differences(plan, step.fn, args, **step.options)
+    assert differences == []
+
+
 def step_microbatches(step) -> int:
     return trace_step(step.fn, *step.args, **step.options).step.microbatches
 

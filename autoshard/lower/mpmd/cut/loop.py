@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from autoshard import compat
 from autoshard.lower.mpmd.accumulate import MICROBATCH
 from autoshard.lower.mpmd.cut.flat import graph_of
 from autoshard.lower.mpmd.cut.graph import Graph, Node, needed
+from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.units import counted
 
 
@@ -80,7 +82,7 @@ def find_loop(closed: Any) -> MicrobatchedStep:
         raise LoopError(
             "the step has no microbatches at its top level: compute loss and gradients with "
             "autoshard.accumulate_grads(loss_fn, microbatches=m) in place of "
-            "jax.value_and_grad(loss_fn)"
+            "jax.value_and_grad(loss_fn), or have a search cut it (--accumulate m)"
             if not loops
             else f"the step has {counted(len(loops), 'microbatch loop')} ({where}), and one is "
             "pipelined: "
@@ -121,6 +123,27 @@ def find_loop(closed: Any) -> MicrobatchedStep:
         operands=tuple(operands[atom] for atom in call.invars),
         results=tuple(results),
     )
+
+
+def cut_into(closed: Any, count: int, ties: Sequence[tuple[int, int]]) -> Any:
+    """A traced step that has no microbatches, cut into `count` of them.
+
+    Args:
+      ties: positions of inputs, and of the outputs that replace them.
+
+    Raises:
+      LoopError: it has microbatches already, or cannot be cut so; the op is named.
+    """
+    if any(_marked(node) is not None for node in graph_of(closed).nodes):
+        raise LoopError(
+            f"the step is written in microbatches, and not cut into {count} more: leave "
+            "--accumulate out"
+        )
+    try:
+        state = {position for position, _ in ties}
+        return with_microbatches(closed, count, state=state, mark=MICROBATCH)
+    except (CutError, ValueError) as error:
+        raise LoopError(str(error)) from error
 
 
 def _marked(node: Node) -> Any:
