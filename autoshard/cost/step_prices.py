@@ -176,7 +176,7 @@ class StepPrices:
     def _busy(self, op: Op, flops: Floats, traffic: Floats) -> Floats:
         """Seconds of `op` for local FLOP and bytes; what is fused or joined is not launched."""
         unit = "matrix" if is_matrix_op(op.primitive) else "vector"
-        seconds = op_seconds(self.machine.chip, flops, traffic, self._dtype(op), unit=unit)
+        seconds = op_seconds(self.machine.chip, flops, traffic, self.dtype(op), unit=unit)
         flow = self.dataflow
         writes = any(flow.materialised[o] for o in op.outputs) or is_matrix_op(op.primitive)
         launches = writes and op.index not in flow.joined
@@ -286,11 +286,10 @@ class StepPrices:
         hides = not any(self.dataflow.awaited[one] for one in op.outputs)
         return self.exposed(hides, moved=op.index in self.dataflow.summed_behind)
 
-    def _dtype(self, op: Op) -> str:
-        for value in (*op.inputs, *op.outputs):
-            if value >= 0:
-                return self.program.values[value].dtype
-        return "float32"
+    def dtype(self, op: Op) -> str:
+        """Of its first operand, by which the rate of the chip's units goes."""
+        known = [value for value in (*op.inputs, *op.outputs) if value >= 0]
+        return self.program.values[known[0]].dtype if known else "float32"
 
     def _traffic(self, op: Op, strategies: Strategies) -> Floats:
         flow = self.dataflow

@@ -184,5 +184,5 @@ class _Ideal:
             return seconds * op.weight
         if value is None or not (is_matrix_op(op.primitive) or op.kernel is not None):
             return 0.0
-        rate = chip.matmul_efficiency * chip.matmul_flops(value.dtype)
+        rate = chip.matmul_efficiency * chip.matmul_flops(self.prices.dtype(op))
         return op.product_flops / rate / chips * op.weight

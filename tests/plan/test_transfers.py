@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from autoshard.cost.transfers import exposed_share, is_transfer
 from autoshard.machine.file import MachineError
+from autoshard.machine.load import load
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.page import format_plan
@@ -103,6 +106,25 @@ def test_a_transfer_hides_behind_the_products_of_its_loop() -> None:
     product = 2 * 64 * 64 * 16 / 1e6
     there = 64 * 64 * 4
     assert slow[0] == pytest.approx(3 * (there - product))  # one product runs behind what it keeps
+
+
+def test_products_hide_transfers_at_the_rate_of_what_they_read() -> None:
+    """Those of int8 are sums in int32, at which no unit multiplies so fast."""
+
+    def step(kept: Any, x: Any, w: Any, *, sums: Any) -> Any:
+        there = jax.device_put(jnp.sin(kept), SPACE.Host)
+        made = jnp.dot(x, w, preferred_element_type=sums)
+        return made.astype(jnp.float32), jnp.sin(jax.device_put(there, SPACE.Device))
+
+    def exposed(sums: Any) -> float:
+        args = [jax.ShapeDtypeStruct((8192, 8192), jnp.int8)] * 2
+        made = partial(step, sums=sums)
+        given = case(made, f32(4096, 4096), *args, mesh={"x": 8}, machine=load("v5p-8"))
+        prices, ops = given.built.prices, given.program.ops
+        return max(exposed_share(prices, one) for one in ops if is_transfer(one))
+
+    assert exposed(jnp.int32) == pytest.approx(exposed(jnp.int8))
+    assert exposed(jnp.int32) > 0.5
 
 
 def test_the_evaluator_and_the_problem_price_alike() -> None:
