@@ -22,8 +22,8 @@ from autoshard.solve.problem import Booleans, Floats, Integers
 
 AT_ONCE = 10
 """Passes at a time for one choice."""
-PASSES = 100
-"""Passes for all choices of a node, after the first ones of each."""
+PASSES = 40
+"""Passes for all choices of a node, beside the first ones of each."""
 LITTLE = 3e-4
 """A choice gains little if it is less than this part of the gap."""
 MOST_CHOICES = 12

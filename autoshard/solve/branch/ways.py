@@ -27,7 +27,7 @@ from autoshard.solve.problem import Booleans, Floats, Integers
 
 PRICES, HALVES = -1, -2
 """The ways that are no hubs; a hub is the number of its node."""
-FIRST, FURTHER = 64, 4
+FIRST, FURTHER = 24, 4
 """Nodes that are tried as hubs in the root; and in a leaf where those known gain too little."""
 TRIES = 3
 """So many ways of which there is hope are tried in a leaf."""
@@ -35,7 +35,7 @@ WORTH = 0.01
 """A hub, or better prices, must gain this part of the gap."""
 PRICE_PASSES, PRICE_HOPE = 100, 0.05
 """Passes for better prices; and what they are hoped to gain in the root, as a part of the gap."""
-RENEWED, ADDED = 1.5, 2e-3
+RENEWED, ADDED = 1.2, 2e-3
 """How the hopes of prices and halves grow with every hub; the second is a part of the gap."""
 TRIAL_PASSES = 25
 """Passes with which two parts are tried."""

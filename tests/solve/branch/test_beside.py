@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -39,3 +40,15 @@ def test_neither_goes_on_once_stopped():
     beside.go_on()
     beside.run(40.0, -math.inf, time.monotonic())
     assert not tree.splits
+
+
+def test_both_end_where_no_plan_keeps_the_limit():
+    problem = rival_plans(2)
+    flat = flatten(
+        replace(problem, usages=tuple(replace(u, amounts=u.amounts + 30.0) for u in problem.usages))
+    )
+    dual = DualAscent(flat)
+    dual.run(math.inf, math.inf, 500)
+    assert dual.bound > dual.worst
+    Beside(dual, Tree(flat, 40.0)).run(40.0, -math.inf, math.inf)
+    assert dual.passes <= 500
