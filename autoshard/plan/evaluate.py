@@ -69,7 +69,7 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
     estimate = Estimate(
         step_seconds=compute + _exposed(found),
         lower_seconds=compute,
-        upper_seconds=compute + collective + moved,
+        upper_seconds=compute + max(1.0, prices.corrections.waited) * collective + moved,
         compute_seconds=compute,
         collective_seconds=collective,
         peak_bytes=round(float(occupied[peak])),

@@ -70,7 +70,8 @@ class Estimate:
       step_seconds: compute plus exposed collectives and transfers; this is what the solver
         minimises.
       lower_seconds: every collective and transfer hidden behind compute.
-      upper_seconds: none hidden.
+      upper_seconds: none hidden; where compiled plans waited longer than collectives are said to
+        take (`autoshard.cost.corrections`), as long as they did.
       compute_seconds, collective_seconds, transfer_seconds: the parts of the upper bound.
       peak_bytes: per device, over all program points.
       peak_at: the op at which the peak stands.

@@ -92,3 +92,18 @@ def test_the_solver_and_the_evaluator_agree_under_corrections(seed):
         assert choices is not None
         priced = evaluate(prices, decisions, ("x", "y")).estimate.step_seconds
         assert evaluate_problem(built.problem, choices).objective == pytest.approx(priced)
+
+
+def test_a_step_takes_no_longer_than_with_nothing_hidden():
+    """Though compiled plans waited longer than collectives are said to take."""
+    slow = Corrections({}, 1.0, None, 1.5)
+    longer = 0
+    for seed in range(8):
+        given = case(step, *ARGS, mesh={"x": 8})
+        plain = given.built.prices
+        plan = random_plan(given, seed)
+        prices = step_prices(given.program, plain.dataflow, plain.machine, (8,), slow)
+        found = evaluate(prices, plan.decisions, ("x",)).estimate
+        assert found.step_seconds <= found.upper_seconds
+        longer += found.step_seconds > plan.estimate.upper_seconds
+    assert longer
