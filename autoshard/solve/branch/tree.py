@@ -39,9 +39,11 @@ SMALLER = 0.7
 SECONDS = 2.0
 """What an exact leaf may take."""
 PATIENCE, SLOW = 15.0, 0.01
-"""The tree is given up when so many seconds close less than this part of the gap."""
+"""The tree is slow when so many seconds close less than this part of the gap. It is given up then,
+unless it is ahead of the ascent alone, which had the time else."""
 AHEAD = 0.02
-"""The tree begins anew where an ascent alone is ahead of it by this part of the gap."""
+"""The tree begins anew where an ascent alone is ahead of it by this part of the gap; and so far it
+is ahead itself where it goes on though it is slow."""
 MEMORY = 4e8
 """Bytes that the leaves may take; the tree grows no further then."""
 
@@ -130,7 +132,9 @@ class Tree:
                 continue
             if not self._branched(leaf, deadline):
                 return
-            self.full = self._bytes > MEMORY or self._is_slow(time.monotonic() - began)
+            slow = self._is_slow(time.monotonic() - began)
+            ahead = self.bound - dual.bound > AHEAD * (self.cutoff - dual.bound)
+            self.full = self._bytes > MEMORY or (slow and not ahead)
             began = time.monotonic()
 
     def _branched(self, leaf: Leaf, deadline: float) -> bool:
