@@ -75,4 +75,5 @@ def plan_one_mesh(
                 str(best.mesh),
                 microbatches,
             )
-    return OneMesh(machine.name, None, 0.0, "", None, "; ".join(notes) or "no time was left")
+    why = "; ".join(dict.fromkeys(notes))  # of another shape it may be the same
+    return OneMesh(machine.name, None, 0.0, "", None, why or "no time was left")
