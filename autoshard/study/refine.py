@@ -34,6 +34,7 @@ from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.fits import within
 from autoshard.plan.plan import MeshShape, Plan
+from autoshard.program.facts import Facts
 from autoshard.program.trace import Program
 from autoshard.search.options import SearchOptions
 from autoshard.search.search import InfeasibleError, candidates
@@ -217,6 +218,7 @@ def _best(trials: Any, limit: float) -> Trial | None:
 
 
 def _observations(machine: Machine, trials: Iterable[Trial]) -> list[Observation]:
+    facts: dict[str, Facts] = {}
     prices: dict[object, StepPrices] = {}
     found = []
     for trial in trials:
@@ -224,10 +226,12 @@ def _observations(machine: Machine, trials: Iterable[Trial]) -> list[Observation
             continue
         shape, program = trial.plan.mesh, trial.program
         assert program is not None
-        which = shape.sizes, trial.plan.fingerprint
+        step = trial.plan.fingerprint
+        if step not in facts:
+            facts[step] = analyse(program, machine.chip)
+        which = step, shape.sizes
         if which not in prices:
-            flow = analyse(program, machine.chip)
-            prices[which] = step_prices(program, flow, machine, shape.sizes)
+            prices[which] = step_prices(program, facts[step], machine, shape.sizes)
         plain = evaluate(prices[which], trial.plan.decisions, shape.names)
         plan = replace(
             trial.plan,

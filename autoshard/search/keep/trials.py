@@ -146,14 +146,14 @@ def among(found: Sequence[Plan], others: Sequence[Plan]) -> list[Plan]:
 
     All have the bound of the first.
     """
-    first = [one.proof for one in found[:1]]
+    if not found:
+        return []
+    mine = found[0].proof
     told = [
-        replace(one, proof=proof_of_all(one.proof, [mine.bound], mine.seconds))
-        for one in others
-        for mine in first
+        replace(one, proof=proof_of_all(one.proof, [mine.bound], mine.seconds)) for one in others
     ]
     turns = itertools.chain(*itertools.zip_longest(told, found[1:]))
-    return [*found[:1], *(plan for plan in turns if plan is not None)]
+    return [found[0], *(plan for plan in turns if plan is not None)]
 
 
 def said_of(mine: Trial, best: Trial, trials: Sequence[Trial]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from pathlib import Path
 
 import jax
 import pytest
@@ -214,14 +215,10 @@ def test_a_plan_is_held_to_the_step_in_double_precision(step, saved, tmp_path):
         gap=0.9,
         time_limit=60,
     )
-    path = tmp_path / "plan.json"
-    found.save(path)
-    plan = PipelinePlan.load(path)
+    plan = loaded(found, tmp_path)
     assert [bool(one.names) for one in plan.saves] == [True, True]
     assert f" {saved}" in format_pipeline(plan)
-    args = training.sample(step.args, 0, BOUNDS)
-    differences, _ = numeric_differences(plan, step.fn, args, **step.options)
-    assert differences == []
+    assert differences_of(plan, step) == []
 
 
 def test_a_step_that_is_cut_into_microbatches_is_held_to_the_whole(tmp_path):
@@ -240,13 +237,22 @@ def test_a_step_that_is_cut_into_microbatches_is_held_to_the_whole(tmp_path):
     assert found.microbatches == 4
     assert found.one_mesh is not None
     assert found.one_mesh.microbatches is None
-    path = tmp_path / "plan.json"
-    found.save(path)
-    plan = PipelinePlan.load(path)
+    plan = loaded(found, tmp_path)
     assert plan.accumulated
+    assert differences_of(plan, step) == []
+
+
+def loaded(plan: PipelinePlan, folder: Path) -> PipelinePlan:
+    """The plan as a file has it."""
+    path = folder / "plan.json"
+    plan.save(path)
+    return PipelinePlan.load(path)
+
+
+def differences_of(plan: PipelinePlan, step) -> list:
+    """What a plan computes otherwise than the whole step, in double precision."""
     args = training.sample(step.args, 0, BOUNDS)
-    differences, _ = numeric_differences(plan, step.fn, args, **step.options)
-    assert differences == []
+    return numeric_differences(plan, step.fn, args, **step.options)[0]
 
 
 def step_microbatches(step) -> int:
