@@ -5,17 +5,20 @@ collectives need. What is moved is read from the device's memory or written ther
 kernels have that much less of it: no transfer costs less (`memory_share`). Where a compiler lets
 transfers run beside them, there is a stream for each direction: a transfer starts as soon as its
 array is there and its stream is free, kernels wait for what comes from the host where they read it,
-and for all else where the region ends (`HostLink`).
+and for all else where the region ends (`HostLink`). XLA:TPU moves what is stacked by a loop in
+another turn, there a turn late and back a turn early: kernels wait for what is left of a stream when
+a turn ends, and for all of the first turn's or of the last one's, which are beside the loop. Without
+its latency-hiding scheduler it waits for each transfer where it begins.
 
 For the solver all plans expose the same share of a direction's seconds in a region: that of a step
-in which products and transfers are cut into as many equal parts as there are chips, and nothing
-else takes time. Where the compiler's own order is known, it says more
+in which kernels and transfers are cut into as many equal parts as there are chips, and nothing
+is communicated. Where the compiler's own order is known, it says more
 (`autoshard.xla.forecast.exposed_time`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -25,7 +28,6 @@ from numpy.typing import NDArray
 from autoshard.cost.step_prices import StepPrices
 from autoshard.machine.file import MachineError
 from autoshard.machine.host import Direction, Host
-from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Region
 from autoshard.program.strategies import Strategies
 from autoshard.program.trace import Op
@@ -34,6 +36,8 @@ from autoshard.program.vocabulary import TRANSFERS
 Floats = NDArray[np.float64]
 BESIDE = "gpu.host-copies-beside-kernels", "tpu.host-copies-beside-kernels"
 """That a compiler lets transfers run beside kernels."""
+TURNED = "tpu.host-copies-in-another-turn"
+"""That those of a loop's turn run in the one before it or after it."""
 
 
 def is_transfer(op: Op) -> bool:
@@ -95,7 +99,8 @@ class HostLink:
 
 def exposed_share(prices: StepPrices, op: Op) -> float:
     """The fraction of a transfer's seconds that adds to the step, see the module."""
-    if prices.machine.chip.compiler.denies(*BESIDE):
+    compiler = prices.machine.chip.compiler
+    if compiler.denies(*BESIDE) or (compiler.name == "xla:tpu" and not compiler.hides_collectives):
         return 1.0
     shares = prices.evaluated.get("exposed transfers")
     if shares is None:
@@ -110,6 +115,7 @@ class _Ideal:
 
     Attributes:
       moved, waited: seconds of transfers by region and direction, and what is waited for them.
+      known: seconds of kernels, by what decides them.
     """
 
     def __init__(self, prices: StepPrices) -> None:
@@ -117,17 +123,31 @@ class _Ideal:
         self.host = host_of(prices)
         self.moved: dict[tuple[int, str], float] = {}
         self.waited: dict[tuple[int, str], float] = {}
+        self.known: dict[Hashable, float] = {}
 
     def shares(self) -> Mapping[tuple[int, str], float]:
-        least = {key: memory_share(self.prices, cast("Direction", key[1])) for key in self.moved}
-        return {
-            key: min(1.0, max(self.waited.get(key, 0.0) / seconds, least[key])) if seconds else 1.0
-            for key, seconds in self.moved.items()
-        }
+        return {key: self._share(*key, seconds) for key, seconds in self.moved.items()}
+
+    def _share(self, index: int, direction: str, moved: float) -> float:
+        """Of the seconds in which a region moves something, how many are waited for."""
+        if not moved:
+            return 1.0
+        least = memory_share(self.prices, cast("Direction", direction))
+        share = min(1.0, max(self.waited.get((index, direction), 0.0) / moved, least))
+        region = self.program.regions[index]
+        if not self._turned(region):
+            return share
+        beside = self.program.regions[region.parent].trips / region.trips
+        return share + (1.0 - share) * beside
+
+    def _turned(self, region: Region) -> bool:
+        """Whether a region's transfers run in another turn of it."""
+        return region.parent >= 0 and self.prices.machine.chip.compiler.has(TURNED)
 
     def run(self, region: Region) -> float:
         """Seconds of one run of a region."""
         link, now, at = HostLink(), 0.0, region.start
+        turned = self._turned(region)
         ops, values = self.program.ops, self.program.values
         coming: dict[int, float] = {}
         while at < region.stop:
@@ -143,8 +163,8 @@ class _Ideal:
                 seconds = self._seconds(op)
                 key = region.index, op.primitive
                 self.moved[key] = self.moved.get(key, 0.0) + seconds
-                end = link.send(op, source, seconds)
-                if op.primitive == "from_host":
+                end = link.send(op, -1 if turned else source, seconds)
+                if op.primitive == "from_host" and not turned:
                     coming[op.outputs[0]] = end
             else:
                 ends = [coming[value] for value in op.inputs if value in coming]
@@ -176,13 +196,13 @@ class _Ideal:
         return until
 
     def _seconds(self, op: Op) -> float:
-        chip, chips = self.prices.machine.chip, self.prices.machine.chips
+        prices = self.prices
         value = self.program.values[op.outputs[0]] if op.outputs else None
         if value is not None and is_transfer(op):
             rate = self.host.rate(cast("Direction", op.primitive))
-            seconds = self.host.latency_seconds + value.bytes / chips / rate
+            seconds = self.host.latency_seconds + value.bytes / prices.machine.chips / rate
             return seconds * op.weight
-        if value is None or not (is_matrix_op(op.primitive) or op.kernel is not None):
-            return 0.0
-        rate = chip.matmul_efficiency * chip.matmul_flops(self.prices.dtype(op))
-        return op.product_flops / rate / chips * op.weight
+        alike = prices.priced_by(op), op.trips, op.weight
+        if alike not in self.known:
+            self.known[alike] = prices.ideal_seconds([[op.index]]) / op.trips
+        return self.known[alike]

@@ -12,6 +12,7 @@
                 NVIDIA GPUs
     remat       "none": all is kept that the backward pass reads; "full": of a layer its input
                 alone; or names among `NAMES`, which are kept beside it
+    offload     names of those, or `decoder_layer_input`, which wait in the memory of the host
     products    "bfloat16", or "float8_e4m3fn": operands of the layers' products with weights are
                 cast by a fixed scale, gradients to float8_e5m2 (https://arxiv.org/abs/2209.05433),
                 or "float4_e2m1fn" or "int8", where gradients are cast likewise; attention and the
@@ -26,12 +27,14 @@ state-space mixers, then attention, then experts.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from autoshard.models import training, transformer
 from autoshard.models.annotate import LogicalAxes, constrain
@@ -41,8 +44,10 @@ from autoshard.models.splash import MOST
 from autoshard.models.state_space import STATE_AXES
 from autoshard.models.training import Step, abstract
 
-__all__ = ["LOGICAL_AXES", "NAMES", "Decoder", "decoder", "parameter_count", "weights"]
+__all__ = ["LAYER_INPUT", "LOGICAL_AXES", "NAMES", "Decoder", "decoder", "parameter_count", "weights"]
 
+LAYER_INPUT = "decoder_layer_input"
+"""What `offload` calls what a layer is given, as MaxText does."""
 LOGICAL_AXES = LogicalAxes(
     parameters={
         **transformer.DECODER_AXES,
@@ -80,6 +85,7 @@ def decoder(
     *,
     layers: int | None = None,
     remat: str | tuple[str, ...] = "full",
+    offload: tuple[str, ...] = (),
     attention: Attention = "plain",
     products: str = "bfloat16",
     microbatches: int | None = None,
@@ -92,7 +98,7 @@ def decoder(
       config: dimensions, or the name of a published model.
       batch, sequence: of the tokens.
       layers: in place of the config's.
-      remat, attention, products: see the module docstring.
+      remat, offload, attention, products: see the module docstring.
       microbatches: over which gradients are accumulated.
       moments: dtype of AdamW's first moment.
       block: tokens of a block of "flash" attention, at most.
@@ -107,7 +113,8 @@ def decoder(
             f"a sequence of {sequence} does not divide into groups of {config.group} tokens; "
             "take a multiple of it"
         )
-    loss = _Loss(config, Layer(config, attention, products, block), remat, sequence)
+    keep = _policy(remat, offload)
+    loss = _Loss(config, Layer(config, attention, products, block), keep, sequence)
     tokens = abstract(batch, sequence, dtype=jnp.int32)
     data = {"tokens": tokens, "targets": tokens}
     return training.adamw_step(
@@ -121,7 +128,7 @@ class _Loss:
 
     config: Decoder
     layer: Layer
-    remat: str | tuple[str, ...]
+    keep: Callable[[Any], Any]
     sequence: int
 
     def __call__(self, params: Any, data: Any) -> jax.Array:
@@ -150,7 +157,7 @@ class _Loss:
 
     def through(self, x: jax.Array, kind: str, stacked: Any, angles: jax.Array) -> jax.Array:
         """Through all layers of a kind."""
-        layer = _kept(functools.partial(self.layer, kind), self.remat)
+        layer = self.keep(functools.partial(self.layer, kind))
 
         def step(x: jax.Array, one: Any) -> tuple[jax.Array, None]:
             return layer(x, one, angles), None
@@ -195,18 +202,40 @@ def weights(config: Decoder) -> dict[str, Any]:
     return params
 
 
-def _kept(layer: Any, remat: str | tuple[str, ...]) -> Any:
-    if remat == "none":
-        return layer
-    names = () if remat == "full" else (remat,) if isinstance(remat, str) else remat
-    strange = [name for name in names if name not in NAMES]
+def _policy(remat: str | tuple[str, ...], offload: tuple[str, ...]) -> Callable[[Any], Any]:
+    """What a layer becomes that keeps so much, and has so much of it wait on the host."""
+    names = () if remat in ("full", "none") else (remat,) if isinstance(remat, str) else remat
+    strange = [one for one in names if one not in NAMES]
+    strange += [one for one in offload if one not in (*NAMES, LAYER_INPUT)]
     if strange:
         raise ValueError(
             f"a layer computes nothing called {', '.join(strange)}; remat is 'none', 'full', or "
-            f"names among {', '.join(NAMES)}"
+            f"names among {', '.join(NAMES)}, and offload has those and {LAYER_INPUT}"
         )
+    if remat == "none" and offload:
+        raise ValueError(
+            f"with remat 'none' nothing says what of {', '.join(offload)} is read later: give the "
+            "names that are kept"
+        )
+    if remat == "none":
+        return lambda layer: layer
     policy = jax.checkpoint_policies.save_only_these_names(*names)
-    return jax.checkpoint(layer, policy=policy, prevent_cse=False)
+    if offload:
+        policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[name for name in names if name not in offload],
+            names_which_can_be_offloaded=list(offload),
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+
+    def kept(layer: Any) -> Any:
+        def named(x: jax.Array, *rest: Any) -> jax.Array:
+            return layer(checkpoint_name(x, LAYER_INPUT), *rest)
+
+        layer_of = named if LAYER_INPUT in offload else layer
+        return jax.checkpoint(layer_of, policy=policy, prevent_cse=False)
+
+    return kept
 
 
 def parameter_count(config: Decoder) -> int:

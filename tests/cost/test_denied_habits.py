@@ -143,6 +143,16 @@ def kept_on_host(x: Any, w: Any) -> Any:
     return jnp.tanh(x @ w @ w @ w) * jax.device_put(kept, space.Device)
 
 
+def kept_in_loop_on_host(x: Any, weights: Any) -> Any:
+    """What each turn makes goes to the host."""
+
+    def turn(x: Any, w: Any) -> tuple[Any, Any]:
+        made = jnp.tanh(x @ w)
+        return made, jax.device_put(made, jax.memory.Space.Host)
+
+    return jax.lax.scan(turn, x, weights)
+
+
 FOURS = array(4, 64, 32), array(4, 32, 4), array(4, 4, 32), array(4, 32, 64)
 HEADS = array(2, 64, 8, 4, 32), array(2, 64, 8, 32), array(2, 64, 8, 32)
 GROUPED = planned(attention, *HEADS)
@@ -157,6 +167,7 @@ TABLE = planned(
 )
 
 MOVED = planned(kept_on_host, array(64, 64), array(64, 64))
+MOVED_IN_LOOP = planned(kept_in_loop_on_host, array(64, 64), array(4, 64, 64))
 
 PRICES: dict[str, dict[str, Price]] = {
     "h100-8": {
@@ -181,7 +192,11 @@ PRICES: dict[str, dict[str, Price]] = {
         "gpu.ragged-gradients-once-per-group": RAGGED,
         "gpu.host-copies-beside-kernels": MOVED,
     },
-    "v5e-8": {"tpu.v5e-hides-gathers": exposed},
+    "v5e-8": {
+        "tpu.v5e-hides-gathers": exposed,
+        "tpu.host-copies-beside-kernels": MOVED,
+        "tpu.host-copies-in-another-turn": MOVED_IN_LOOP,
+    },
     "v5e-16": {"tpu.no-scatter-over-whole-square": rate("reduce_scatter", 4, 4)},
     "v5e-32": {"tpu.scatters-around-oblongs": rate("reduce_scatter", 4, 8)},
     "v5p-64": {
@@ -195,7 +210,6 @@ PRICES: dict[str, dict[str, Price]] = {
     },
     "v5p-8": {
         "tpu.ragged-gradients-once-per-group": RAGGED,
-        "tpu.host-copies-beside-kernels": MOVED,
         "tpu.few-rows-turned-for-gathers": resharded(64, 16),
         "tpu.sums-are-combined": shared("all_reduce"),
         "tpu.own-rows-converted-after-lookup": TABLE,

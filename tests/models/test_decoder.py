@@ -9,9 +9,10 @@ import pytest
 
 from autoshard import models
 from autoshard.models import training
-from autoshard.models.decoder import Decoder, decoder, parameter_count
+from autoshard.models.decoder import LAYER_INPUT, Decoder, decoder, parameter_count
 from autoshard.models.decoder_layer import balanced
 from autoshard.models.decoder_sizes import published, sizes_of
+from autoshard.program.trace import trace
 
 TINY = Decoder(layers=2, width=64, heads=8, kv_heads=4, hidden=128, vocabulary=128)
 COUNTS = {
@@ -87,6 +88,19 @@ def test_tokens_are_balanced_over_experts_and_come_back():
     assert np.isfinite(loss_of(decoder(config, 2, 64)))
 
 
+def test_what_is_offloaded_waits_on_the_host():
+    names = ("query_proj", LAYER_INPUT)
+    step = decoder(TINY, 4, 32, remat=("query_proj", "mlpwo"), offload=names)
+    program = trace(step.fn, *step.args)
+    stacks = [one for one in program.values if one.host and one.shape[0] == TINY.layers]
+    # of 4 sequences of 32 tokens in bfloat16
+    rows, features = TINY.layers * 4 * 32, {TINY.width, TINY.heads * TINY.head_size}
+    assert {value.bytes for value in stacks} == {2 * rows * one for one in features}
+    sent = [op for op in program.ops if op.primitive == "to_host"]
+    back = [op for op in program.ops if op.primitive == "from_host"]
+    assert len(sent) == len(back) == len(names)
+
+
 def test_faults_are_said():
     with pytest.raises(ValueError, match=r"no published dimensions of 'lama2-7b'; did you mean"):
         decoder("lama2-7b")
@@ -94,5 +108,9 @@ def test_faults_are_said():
         Decoder(layers=1, width=64, heads=8, kv_heads=3, hidden=64, vocabulary=128)
     with pytest.raises(ValueError, match="a layer computes nothing called mlp; remat is 'none'"):
         loss_of(decoder(TINY, 4, 32, remat="mlp"))
+    with pytest.raises(ValueError, match="called layer_input; .* offload has those and decoder_la"):
+        decoder(TINY, 4, 32, offload=("layer_input",))
+    with pytest.raises(ValueError, match="with remat 'none' nothing says what of mlpwo is read"):
+        decoder(TINY, 4, 32, remat="none", offload=("mlpwo",))
     with pytest.raises(ValueError, match="products in 'int4' are not known"):
         loss_of(decoder(TINY, 4, 32, products="int4"))

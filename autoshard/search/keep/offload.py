@@ -90,18 +90,18 @@ def alone(
 ) -> list[Proposal]:
     """What a plan saves and one product more on the host, the dearest to compute again first.
 
-    For XLA:TPU, which fetches a stack in the turn that reads it: one that is read after others were
-    computed again comes beside that, and of several the first has nothing to come beside.
+    For XLA:TPU, beside whose turns a stack moves of itself: one that moves in less time than the
+    forward pass has without it.
     """
     host = machine.host
     if host is None or machine.chip.compiler.name != "xla:tpu":
         return []
     stacks = set(residuals.on_stacks(saved))
-    anew = sum(rates.again[name] for name in rates.again.keys() - stacks)
+    forward = sum(rates.again.values())
     products = {one.name for one in residuals.values if is_matrix_op(one.primitive)}
     found = []
     for name in sorted(products & rates.dear - stacks, key=lambda one: -rates.again[one]):
-        size, left = rates.bytes[name], anew - rates.again[name]
+        size, left = rates.bytes[name], forward - rates.again[name]
         if size / host.rate("from_host") > left or size > host.bytes_per_chip:
             continue
         if name in residuals.stacks({*stacks, name}):  # it is read, with the others there

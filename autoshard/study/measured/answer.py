@@ -117,13 +117,12 @@ def answer(
     chosen = price.remat
     if len(asked.remat) > 1:
         notes.append(f"remat taken: {chosen if isinstance(chosen, str) else ' '.join(chosen)}")
-    needed = max(price.needed_bytes - asked.offloaded, 0.0)
-    if needed > asked.machine.chip.usable_bytes:
+    if price.needed_bytes > asked.machine.chip.usable_bytes:
         notes.append("more than the chip's memory")
     told = replace(
         told,
         predicted_seconds=price.seconds,
-        predicted_gib=needed / 2**30,
+        predicted_gib=price.needed_bytes / 2**30,
         status="; ".join(["priced", *notes]),
     )
     return _beaten(told, asked, price, ours, compiles) if ours else told
@@ -132,7 +131,7 @@ def answer(
 def _beaten(told: Answer, asked: Question, price: _Price, ours: float, compiles: float) -> Answer:
     """The answer with our own plan of the same program and machine."""
     machine = asked.machine if asked.pipeline is None else asked.pipeline.machine
-    limit = max(price.needed_bytes, machine.chip.usable_bytes + asked.offloaded)
+    limit = max(price.needed_bytes, machine.chip.usable_bytes)
     told = replace(told, own_seconds=price.planned_seconds)
     own = None if price.plan is None else (price.plan, ruled_step(asked, price.remat))
     piped = None
@@ -221,7 +220,7 @@ def _priced(asked: Question, time_limit: float) -> _Price:
     if asked.pipeline is not None:
         found = piped(asked, time_limit)
         return _Price(found.seconds, found.seconds, found.needed_bytes, found.remat)
-    fitting = asked.machine.chip.usable_bytes + asked.offloaded
+    fitting = asked.machine.chip.usable_bytes
     for remat in asked.remat:
         program = ruled_program(asked, remat)
         for limit in (fitting, ANY) if remat == asked.remat[-1] else (fitting,):

@@ -58,6 +58,7 @@ def free_step(asked: Question, remat: Remat) -> Step:
         asked.batch,
         asked.sequence,
         remat=remat,
+        offload=asked.offloaded,
         attention=asked.attention,  # type: ignore[arg-type]
         products=asked.products,
         block=asked.block,
@@ -68,7 +69,7 @@ def free_step(asked: Question, remat: Remat) -> Step:
 def ruled_program(asked: Question, remat: Remat) -> Program:
     """The step under the rules of its mesh; the last few are remembered."""
     key = str((asked.decoder, asked.batch, asked.sequence, asked.microbatches, asked.attention,
-               asked.block, asked.products, asked.rules, remat))  # fmt: skip
+               asked.block, asked.products, asked.rules, asked.offloaded, remat))  # fmt: skip
     found = _TRACED.pop(key, None) or _traced(asked, remat)
     if len(_TRACED) == REMEMBERED:
         del _TRACED[next(iter(_TRACED))]

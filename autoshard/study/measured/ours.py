@@ -8,7 +8,8 @@ gradients are accumulated. A choice a time is freed, each beside the best plan s
     written    the run's configuration with its layouts free
     kept       what is kept, on the run's mesh
     mesh       any mesh, and what is kept there
-    number     half and twice as many microbatches, and what is kept then, on the best mesh
+    number     half and twice as many microbatches, and so on while that is better, and what is kept
+               then, on the best mesh
 
 The best of them and of the run's own configuration is ours. Of the
 time against a pipeline half goes to other ones (`autoshard.study.measured.our_pipeline`). In place
@@ -146,15 +147,19 @@ class _Search:
         """Other numbers of microbatches on the best mesh so far."""
         if self.best is None:
             return
+        start = self.best.microbatches
         mesh = coarse(self.best.plan.mesh.names, self.best.plan.mesh.sizes)
-        counts = [round(self.best.microbatches * factor) for factor in FACTORS]
-        counts = [one for one in counts if one and self.asked.batch % one == 0]
-        for at, count in enumerate(counts):
-            self._try("number", *self._traced(count), count, mesh, parts=len(counts) - at)
+        for at, factor in enumerate(FACTORS):
+            count, before = round(start * factor), None
+            while self.best is not before and count and self.asked.batch % count == 0:
+                before = self.best
+                parts = len(FACTORS) - at
+                self._try("number", *self._traced(count), count, mesh, parts=parts)
+                count = round(count * factor)
 
     def _traced(self, count: int) -> tuple[Program, Step]:
         """The step in so many microbatches, with nothing said of where anything lies."""
-        step = free_step(replace(self.asked, microbatches=count), self.remat)
+        step = free_step(replace(self.asked, microbatches=count, offloaded=()), self.remat)
         return trace(step.fn, *step.args, **step.options), step
 
     def _try(

@@ -29,7 +29,7 @@ from autoshard.study.measured.machines import machine_of
 from autoshard.study.measured.models import decoder_of
 from autoshard.study.measured.pipeline import Pipeline, pipeline_of
 from autoshard.study.measured.precision import products_of, scaling_of
-from autoshard.study.measured.remat import JAX, Remat, UnreachableError, offloaded_bytes, remat_of
+from autoshard.study.measured.remat import JAX, Remat, UnreachableError, remat_of
 from autoshard.study.measured.table import Run
 
 AXES = ("replica", "fsdp", "expert", "context", "tensor")
@@ -48,7 +48,7 @@ class Question:
       microbatches: over which gradients are accumulated.
       remat: choices of `autoshard.models.decoder`; the first that fits is the run's.
       attention, products: see `autoshard.models.decoder`.
-      offloaded: bytes of a device that go to the host, see `remat.offloaded_bytes`.
+      offloaded: what of it waits in the memory of the host, by name.
       machine: it ran on; of a pipeline, the part of it that one stage has.
       pipeline: of its stages, or None.
       block: tokens of a block of fused attention.
@@ -72,7 +72,7 @@ class Question:
     remat: tuple[Remat, ...]
     attention: str
     products: str
-    offloaded: float
+    offloaded: tuple[str, ...]
     machine: Machine
     pipeline: Pipeline | None
     block: int
@@ -127,7 +127,7 @@ def question(run: Run) -> Question:
         remat=remat,
         attention="plain" if old else "flash",
         products=products,
-        offloaded=offloaded_bytes(found, sent, batch // microbatches * sequence, mesh),
+        offloaded=sent,
         machine=machine,
         pipeline=pipeline,
         block=_block(machine, sequence),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from autoshard.models.decoder import NAMES
-from autoshard.models.decoder_sizes import Decoder
+from autoshard.models.decoder import LAYER_INPUT, NAMES
 from autoshard.study.measured.table import Run
 
 Remat = str | tuple[str, ...]
@@ -44,11 +41,9 @@ class UnreachableError(ValueError):
 def remat_of(run: Run, notes: list[str]) -> tuple[tuple[Remat, ...], tuple[str, ...]]:
     """What a layer keeps, and what of it goes to the host."""
     words = run.remat.strip()
-    if "offload" in words:
-        notes.append("what goes to the host is not counted, nor the time of its copies")
     if words in POLICIES:
         sent = POLICIES[words] if "offload" in words else ()
-        return (POLICIES[words],), (*sent, *(("decoder_layer_input",) if "input" in words else ()))
+        return (POLICIES[words],), (*sent, *((LAYER_INPUT,) if "input" in words else ()))
     if words.startswith("selective") and "torchtitan" in run.framework:
         return (SELECTIVE,), ()
     if words == "none":
@@ -70,28 +65,3 @@ def remat_of(run: Run, notes: list[str]) -> tuple[tuple[Remat, ...], tuple[str, 
         return ((*_QKV, "context", "out_proj"),), ()
     notes.append("remat not published: the most that fits is kept")
     return (NAMES, (*_QKV, "context", "out_proj"), "full"), ()
-
-
-def offloaded_bytes(
-    decoder: Decoder, sent: tuple[str, ...], tokens: int, mesh: dict[str, int]
-) -> float:
-    """Bytes of a device that go to the host: bfloat16, of every layer, over the whole mesh.
-
-    Tensors of experts count once for every expert that a token uses.
-    """
-    heads = decoder.heads * decoder.head_size
-    keys = decoder.kv_heads * decoder.head_size
-    hidden = decoder.expert_hidden * decoder.active if decoder.experts else decoder.hidden
-    widths = {
-        "decoder_layer_input": decoder.width,
-        "query_proj": heads,
-        "key_proj": keys,
-        "value_proj": decoder.kv_heads * decoder.value_size,
-        "context": decoder.heads * decoder.value_size,
-        "out_proj": decoder.width,
-        "mlpwi_0": hidden,
-        "mlpwi_1": hidden,
-        "mlpwo": decoder.width * max(decoder.active, 1),
-    }
-    width = sum(widths.get(name, 0) for name in sent)
-    return 2.0 * tokens * width * decoder.layers / math.prod(mesh.values())

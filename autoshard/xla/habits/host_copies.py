@@ -15,6 +15,10 @@ _CLAIM = (
     "A transfer to the host's memory or from it begins once its array is there and runs beside "
     "kernels until that is read, or until its loop's turn ends."
 )
+_TURNED = (
+    "A transfer to the host's memory of what a loop stacks begins a turn late, and one of what a "
+    "loop reads from there a turn early."
+)
 _SOURCE = "xla/hlo/transforms/host_offloader.cc"
 _ARGUMENTS = (gpu_probes.bf16(8192, 1024), gpu_probes.bf16(4, 1024, 4096))
 _LAID_OUT = (gpu_probes.X, gpu_probes.WHOLE)
@@ -61,6 +65,15 @@ def _on_tpu(built: Built) -> bool:
     return _beside(built, list(tpu_probes.products(built)))
 
 
+def _in_another_turn(built: Built) -> bool:
+    """What is moved beside a loop is one turn's, in each direction: the first's or the last's."""
+    begins = [one for one in built.kernels() if one.opcode.endswith("-start")]
+    moved = [one for one in begins if "S(5)" in one.text and "slice" in one.opcode]
+    inside = [one.opcode for one in moved if one.depth == 1]
+    beside = [one.opcode for one in moved if one.depth == 0]
+    return sorted(inside) == sorted(beside) == ["dynamic-slice-start", "dynamic-update-slice-start"]
+
+
 HABITS: tuple[Habit, ...] = (
     gpu_probes.habit(
         "host-copies-beside-kernels",
@@ -81,5 +94,14 @@ HABITS: tuple[Habit, ...] = (
         (tpu_probes.X,),
         _on_tpu,
         source=_SOURCE,
+    ),
+    tpu_probes.habit(
+        "host-copies-in-another-turn",
+        _TURNED,
+        _there_and_back,
+        _ARGUMENTS,
+        _LAID_OUT,
+        (tpu_probes.X,),
+        _in_another_turn,
     ),
 )

@@ -124,6 +124,7 @@ _UNMEASURED = {
     "gpu.strange-groups-unknown": "it orders collectives between hosts",
     "gpu.host-copies-beside-kernels": "no plan of the group has anything in the host's memory",
     "tpu.host-copies-beside-kernels": "no plan of the group has anything in the host's memory",
+    "tpu.host-copies-in-another-turn": "no plan of the group has anything in the host's memory",
 }
 _SHARED = {
     "gpu.least-memory-in-loops": "XLA:TPU runs the kernels of loops in that order, too",

@@ -67,6 +67,14 @@ def test_one_choice_after_another_is_freed(monkeypatch: pytest.MonkeyPatch):
     assert found.choices(question(RUN)) == "1 microbatch"
 
 
+def test_numbers_of_microbatches_go_on_while_that_is_better(monkeypatch: pytest.MonkeyPatch):
+    seconds = [1.0, 0.9, 0.9, 1.0, 0.8, 0.7, 0.75]
+    seen = asks(monkeypatch, [plan(one) for one in seconds])
+    found = searched(plan(1.1))
+    assert len(seen) == 7  # 1, 4, 8 and 16 of the run's 2
+    assert (found.seconds, found.microbatches) == (0.7, 8)
+
+
 def test_the_parts_share_the_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ours.time, "monotonic", lambda: 0.0)
     seen = asks(monkeypatch, [plan(1.0)] * 5)
