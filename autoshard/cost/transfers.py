@@ -6,9 +6,9 @@ kernels have that much less of it: no transfer costs less (`memory_share`). Wher
 transfers run beside them, there is a stream for each direction: a transfer starts as soon as its
 array is there and its stream is free, kernels wait for what comes from the host where they read it,
 and for all else where the region ends (`HostLink`). XLA:TPU moves what is stacked by a loop in
-another turn, there a turn late and back a turn early: kernels wait for what is left of a stream when
-a turn ends, and for all of the first turn's or of the last one's, which are beside the loop. Without
-its latency-hiding scheduler it waits for each transfer where it begins.
+another turn, there a turn late and back a turn early: kernels wait for what is left of a stream
+when a turn ends, and for all of the first turn's or of the last one's, which are beside the loop.
+Without its latency-hiding scheduler it waits for each transfer where it begins.
 
 For the solver all plans expose the same share of a direction's seconds in a region: that of a step
 in which kernels and transfers are cut into as many equal parts as there are chips, and nothing

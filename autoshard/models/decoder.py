@@ -44,7 +44,15 @@ from autoshard.models.splash import MOST
 from autoshard.models.state_space import STATE_AXES
 from autoshard.models.training import Step, abstract
 
-__all__ = ["LAYER_INPUT", "LOGICAL_AXES", "NAMES", "Decoder", "decoder", "parameter_count", "weights"]
+__all__ = [
+    "LAYER_INPUT",
+    "LOGICAL_AXES",
+    "NAMES",
+    "Decoder",
+    "decoder",
+    "parameter_count",
+    "weights",
+]
 
 LAYER_INPUT = "decoder_layer_input"
 """What `offload` calls what a layer is given, as MaxText does."""

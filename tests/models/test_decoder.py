@@ -108,7 +108,9 @@ def test_faults_are_said():
         Decoder(layers=1, width=64, heads=8, kv_heads=3, hidden=64, vocabulary=128)
     with pytest.raises(ValueError, match="a layer computes nothing called mlp; remat is 'none'"):
         loss_of(decoder(TINY, 4, 32, remat="mlp"))
-    with pytest.raises(ValueError, match="called layer_input; .* offload has those and decoder_la"):
+    with pytest.raises(
+        ValueError, match=r"called layer_input; .* offload has those and decoder_la"
+    ):
         decoder(TINY, 4, 32, offload=("layer_input",))
     with pytest.raises(ValueError, match="with remat 'none' nothing says what of mlpwo is read"):
         decoder(TINY, 4, 32, remat="none", offload=("mlpwo",))
