@@ -10,7 +10,7 @@ import pytest
 
 from autoshard.compiler.target import why_missing
 from autoshard.machine.load import load
-from autoshard.models.decoder_sizes import Decoder
+from autoshard.models.decoder_sizes import Decoder, published
 from autoshard.study.measured import (
     Run,
     TableError,
@@ -48,6 +48,33 @@ V6E = Run(
 def run(**cells: Any) -> Run:
     given = {"id": "one", "model": "llama2-7b", "chip": "H100", "chips": 64, "batch": 128}
     return Run(**{**given, "sequence": 4096, "precision": "bf16", "remat": "full", **cells})
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Llama 3.1 8B", "llama3.1-8b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b"),
+        ("Llama3_70B", "llama3.1-70b"),
+        ("llama-2-13b-chat-hf", "llama2-13b"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("gemma-2-9b-it", "gemma2-9b"),
+        ("Qwen/Qwen2.5-72B", "qwen2.5-72b"),
+        ("GPT OSS 20B", "gpt-oss-20b"),
+        ("GPT-3 13B", "gpt3-13b"),
+        ("DeepSeek-R1", "deepseek-v3"),
+        ("maxtext 16B (base.yml, global_parameter_scale=16)", "maxtext-16b"),
+    ],
+)
+def test_models_are_found_by_any_usual_name(name: str, model: str):
+    assert decoder_of(name) == published()[model]
+
+
+def test_other_models_are_not_taken_for_those():
+    for name in ("Llama 3.1 80B", "llama", "mixtral-8x7b-8x22b", ""):
+        assert decoder_of(name) == (
+            f"no published dimensions of {name!r} are among those of autoshard"
+        )
 
 
 def test_a_faulty_table_is_refused_with_a_line_for_each_fault(tmp_path: Path):
