@@ -1,7 +1,8 @@
 """`autoshard explain PLAN VALUE` and `autoshard annotate PLAN`.
 
 The first explains why a value has its layout and what another layout costs, with `--keep` what it
-costs to keep a value otherwise for the backward pass. The second prints a few constraints from
+costs to keep a value otherwise for the backward pass; of plans for several meshes
+`autoshard.cli.meshes.explain` does. The second prints a few constraints from
 which Shardy propagates the whole plan.
 """
 
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from autoshard.cli.common import CommandError, program_of
+from autoshard.cli.meshes.verify import is_for_meshes
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import find_machine, find_program, load_plan
 from autoshard.units import counted
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
     from autoshard.plan.plan import Plan
     from autoshard.program.trace import Program
+    from autoshard.search.dearest import Dear
 
 MOST = 6
 LISTED = 16
@@ -37,16 +40,17 @@ def explain_command(options: argparse.Namespace) -> int:
     from autoshard.search.explain import Explainer, values_to_explain
     from autoshard.search.padding import about
 
+    if is_for_meshes(options.plan):
+        from autoshard.cli.meshes.explain import explain_pipeline
+
+        return explain_pipeline(options)
+    _refuse(options)
     plan = load_plan(options.plan)
     reference = program_of(options, plan.program)
     _, program = find_program(reference, plan)
     machine = find_machine(options.machine or plan.machine)
     targets = [*options.value, *(f"line {line}" for line in options.line)]
     if options.keep is not None:
-        if targets or options.against is not None:
-            raise CommandError(
-                "--keep cannot be combined with VALUE, --line or --against: leave them out"
-            )
         try:
             print(_kept(program, machine, plan, options))
         except (PlanError, RequirementError) as error:
@@ -82,17 +86,50 @@ def explain_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse(options: argparse.Namespace) -> None:
+    """Refuse options that do not go together, or are for plans for several meshes."""
+    if options.stage is not None:
+        raise CommandError(
+            f"--stage is of plans for several meshes, and {options.plan!r} is for one: leave it out"
+        )
+    if options.against is not None and is_for_meshes(options.against):
+        raise CommandError(
+            f"{options.plan!r} is for one mesh, and {options.against!r} for several: give two "
+            "plans for one, or see both by `autoshard report`"
+        )
+    refuse_beside_keep(options)
+
+
+def refuse_beside_keep(options: argparse.Namespace) -> None:
+    """Refuse what --keep does not go with."""
+    if options.keep is not None and (options.value or options.line or options.against):
+        raise CommandError(
+            "--keep cannot be combined with VALUE, --line or --against: leave them out"
+        )
+
+
 def _dearest(program: Program, machine: Machine, plan: Plan, options: argparse.Namespace) -> str:
     """The dearest values as a table, and how to ask about one; all of them as JSON."""
     from autoshard.search.dearest import dearest
-    from autoshard.terminal import table
-    from autoshard.units import format_bytes, format_seconds
 
     found = dearest(program, machine, plan)
     if options.json:
         return json.dumps({"dearest": [asdict(one) for one in found]})
+    return (
+        f"{dearest_table(found)}\n"
+        "exposed: what their collectives add to a step, of all that they take\n"
+        "Why one lies so, and what else it could:\n"
+        f"  autoshard explain {options.plan} '{found[0].target}'"
+    )
+
+
+def dearest_table(found: Sequence[Dear], count: int = LISTED) -> str:
+    """The dearest values as a table of so many, and how many more there are."""
+    from autoshard.terminal import table
+    from autoshard.units import format_bytes, format_seconds
+
     rows = [("dearest values as they lie", "layout", "exposed", "of", "on a device")]
-    for one in found[:LISTED]:
+    for one in found[:count]:
         rows.append(
             (
                 one.target if one.count == 1 else f"{one.target}  ({one.count})",
@@ -102,13 +139,8 @@ def _dearest(program: Program, machine: Machine, plan: Plan, options: argparse.N
                 format_bytes(one.bytes) if one.bytes else "",
             )
         )
-    more = f"  and {len(found) - LISTED} more\n" if len(found) > LISTED else ""
-    return (
-        f"{table(rows, right=(2, 3, 4), indent=0)}\n{more}\n"
-        "exposed: what their collectives add to a step, of all that they take\n"
-        "Why one lies so, and what else it could:\n"
-        f"  autoshard explain {options.plan} '{found[0].target}'"
-    )
+    more = f"  and {len(found) - count} more\n" if len(found) > count else ""
+    return f"{table(rows, right=(2, 3, 4), indent=0)}\n{more}"
 
 
 def _kept(program: Program, machine: Machine, plan: Plan, options: argparse.Namespace) -> str:
@@ -136,8 +168,8 @@ def _kept(program: Program, machine: Machine, plan: Plan, options: argparse.Name
                 f"{value.type} x {value.turns}",
                 one.now,
                 one.instead,
-                _more(one.seconds, format_seconds),
-                _more(one.bytes, format_bytes),
+                more_or_less(one.seconds, format_seconds),
+                more_or_less(one.bytes, format_bytes),
                 "" if one.fits else one.why if one.seconds is None else "does not fit",
             )
         )
@@ -149,7 +181,7 @@ def _kept(program: Program, machine: Machine, plan: Plan, options: argparse.Name
     )
 
 
-def _more(number: float | None, form: Callable[[float], str]) -> str:
+def more_or_less(number: float | None, form: Callable[[float], str]) -> str:
     """A difference with its sign."""
     return "-" if number is None else f"{'-' if number < 0 else '+'}{form(abs(number))}"
 

@@ -26,6 +26,7 @@ from autoshard.program.keep.names import is_part
 from autoshard.program.trace import Op, Program
 
 _KEY = re.compile(r"\[\s*(['\"]?)(.*?)\1\s*\]|\.?([^.\[\]]+)")
+_NUMBERS = re.compile(r"\d+(:\d+)?")
 _TRANSFORM = re.compile(
     r"^(?:jvp|transpose|vmap|rematted_computation|checkpoint|remat|jit)\((.*)\)$"
 )
@@ -150,8 +151,8 @@ def _keys(path: str) -> Iterable[tuple[str, str, str | None]]:
 
 
 def dotted_path(keys: Sequence[str]) -> str:
-    """A tree path as a user writes it: `params.layers[0].w1`."""
-    parts = [f"[{key}]" if key.isdigit() else f".{key}" for key in keys[1:]]
+    """A tree path as a user writes it: `params.layers[0].w1`, or rows of it, `params.w1[0:8]`."""
+    parts = [f"[{key}]" if _NUMBERS.fullmatch(key) else f".{key}" for key in keys[1:]]
     return keys[0] + "".join(parts)
 
 

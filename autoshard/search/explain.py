@@ -182,7 +182,7 @@ class Explainer:
         found = evaluate(self.prices, decisions, self.plan.mesh.names).estimate
         changes, others = self.differences(decisions)
         seconds, size = found.step_seconds, found.peak_bytes
-        return Alternative(layout, seconds, size, bound, changes, others, note)
+        return Alternative(layout, seconds, size, bound, changes, others, note, decisions)
 
     def against(self, other: Plan, values: Sequence[int] = ()) -> Difference:
         """Return how another plan of the program on the same mesh differs.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from autoshard.plan.decisions import Decisions
 from autoshard.program.layout import Layout
 from autoshard.search.provenance import Origin
 from autoshard.terminal import paragraph
@@ -29,6 +31,7 @@ class Alternative:
       changes: inputs and results with another layout in it, as `path: before -> after`.
       others: how many values inside the step have another layout.
       note: why there is no plan, or which requirements it breaks; otherwise empty.
+      decisions: of that plan.
     """
 
     layout: Layout
@@ -38,6 +41,7 @@ class Alternative:
     changes: tuple[str, ...]
     others: int
     note: str = ""
+    decisions: Decisions | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, but for the layout, which is shown as a type."""
@@ -78,6 +82,15 @@ class Explanation:
     host: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        prices = [priced(one, self.step_seconds, self.peak_bytes) for one in self.alternatives]
+        return self.text("other layouts, all else decided anew", prices)
+
+    def text(self, others: str, prices: Sequence[str]) -> str:
+        """Return the explanation with these prices of the alternatives.
+
+        Args:
+          others: what the alternatives are.
+        """
         said = [f"and is read as {copy}" for copy in self.layouts[1:]]
         said += [*map(str, self.origins), *self.kernels, *self.host]
         for text, saved in self.requirements:
@@ -92,9 +105,8 @@ class Explanation:
                 if self.gap <= EXACT
                 else f", each to {format_percent(self.gap, '.2f')} as is the plan itself"
             )
-            lines.append(f"  other layouts, all else decided anew{exact}:")
-        for one, shown in zip(self.alternatives, self.types, strict=True):
-            price = priced(one, self.step_seconds, self.peak_bytes)
+            lines.append(f"  {others}{exact}:")
+        for one, shown, price in zip(self.alternatives, self.types, prices, strict=True):
             lines.append(paragraph(f"{shown:<{WIDEST}} {price}", indent=4, hanging=WIDEST + 1))
             lines += [paragraph(change, indent=6, hanging=2) for change in one.changes[:SHOWN]]
             more = len(one.changes) - SHOWN

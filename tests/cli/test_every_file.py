@@ -84,6 +84,8 @@ READ_ELSEWHERE = {
 """What takes seconds, and is read in tests of its own."""
 ALL_BUT = {
     ("schedule {} --quiet", "instances.json"): "holds a list of 1; give a file with one problem",
+    ("explain {} --program mlp:tiny", "pipeline.json"): "without the plans of its stages",
+    ("explain plan.json --program mlp:tiny --against {}", "pipeline.json"): "is for one mesh, and",
     ("search mlp:tiny --machine v5e-8 --quiet --require {}", "logical.toml"): "weights.up",
 }
 """What fits the place and is still refused, and why."""

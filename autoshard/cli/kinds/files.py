@@ -78,7 +78,7 @@ KINDS = (
     Kind(
         "a plan for several meshes",
         "autoshard search --meshes",
-        "`autoshard verify`, `report` and `show` read it",
+        "`autoshard verify`, `explain`, `report` and `show` read it",
         _own("plan for several meshes"),
     ),
     Kind("a schedule", "autoshard schedule", SHOWN, _own("schedule")),

@@ -74,6 +74,7 @@ EVERYWHERE = {
 """What options of one name take in every command."""
 HERE = {
     "verify": {"plan": PLANS},
+    "explain": {"plan": PLANS, "against": PLANS},
     "show": {"plan": SHOWN},
     "report": {
         "plan": REPORTED,

@@ -23,6 +23,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "autoshard explain plan.json 'params.layers[*].w1' --line model.py:41",
         "autoshard explain plan.json --against other.json",
         "autoshard explain plan.json --keep '*ffn*'",
+        "autoshard explain pipeline.json 'params.layers.w1' --stage 0",
     ),
     "annotate": ("autoshard annotate plan.json",),
     "whatif": (

@@ -38,6 +38,13 @@ def add_explain(commands: Any) -> None:
         help="what it costs to save for the backward pass what is computed again there, and to "
         "compute again what is saved: for each of these values ('*ffn*'), or for the largest",
     )
+    parser.add_argument(
+        "--stage",
+        metavar="N",
+        type=int,
+        action="append",
+        help="of a plan for several meshes, this stage alone; may be given again",
+    )
     parser.add_argument("--program", metavar="PROGRAM", help="default: what the plan names")
     parser.add_argument("--machine", metavar="MACHINE", help="default: what the plan names")
     parser.add_argument(

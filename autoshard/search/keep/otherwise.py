@@ -89,7 +89,7 @@ def keep_choices(program: Program, plan: Plan, patterns: Sequence[str] = ()) -> 
         )
     chosen = {}
     for pattern in patterns or ("*",):
-        fit = [one for one in found if _fits(one, pattern)]
+        fit = [one for one in found if is_called(one, pattern)]
         if not fit:
             near = hint(pattern, [one.name for one in found])
             raise RequirementError(f"{program.name} keeps no value called {pattern!r}{near}")
@@ -144,7 +144,8 @@ def otherwise(
     return found
 
 
-def _fits(value: KeptValue, pattern: str) -> bool:
+def is_called(value: KeptValue, pattern: str) -> bool:
+    """Whether a pattern is the name or the `checkpoint_name` of a value, with or without turns."""
     bare = without_part(value.name)[0]
     named = pattern == value.name or fnmatchcase(bare, pattern)
     return named or fnmatchcase(value.label, pattern)

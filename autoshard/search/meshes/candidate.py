@@ -121,6 +121,7 @@ def pipeline_plan(
         limit_hit=limit_hit,
         seconds=seconds,
         saves=stage_saves(best.partition, best.titles),
+        stage_plans=tuple(one.plan for one in prices),
         flags=tuple(map(flags_of, cluster.meshes)),
         notes=notes,
         work=work,

@@ -21,20 +21,15 @@ from jax.sharding import AxisType, Mesh
 
 from autoshard.lower.compiler_options import told_by, with_room
 from autoshard.lower.interpret import LoweringError
-from autoshard.lower.mpmd.cut.stages import StageError
-from autoshard.lower.mpmd.partition import Partition, trace_step
 from autoshard.lower.mpmd.place import LoweredMpmd, place_partition
 from autoshard.lower.mpmd.programs import Otherwise
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
-from autoshard.plan.plan import PlanError
-from autoshard.program.keep import KeepError
 from autoshard.search.meshes.layouts import slot_specs
+from autoshard.search.meshes.matching import matched
 from autoshard.search.meshes.plan import PipelinePlan
 from autoshard.search.meshes.problem import TICK
-from autoshard.search.meshes.stage_program import Argument, stage_program
 from autoshard.solve.schedule.merging import MergeRule
-from autoshard.units import counted
 
 
 def lower_plan(
@@ -65,17 +60,8 @@ def lower_plan(
       LoweringError: there are too few devices.
     """
     meshes = meshes_of(plan, jax.devices() if devices is None else devices)
-    counts = [len(blocks) for blocks in plan.stages]
-    count = plan.microbatches if plan.accumulated else None
-    traced = trace_step(fn, *args, donate_argnums=donate_argnums, microbatches=count)
-    try:
-        saved = [one.choice for one in plan.saves]
-        partition = traced.cut(counts, saved=(lambda _: saved) if saved else None)
-    except StageError:  # the blocks differ; the error below names them
-        partition = traced.cut(1)
-    except KeepError as error:
-        raise PlanError(f"the plan of {plan.program!r} is not for this step: {error}") from error
-    arguments = _matching(plan, partition)
+    step = matched(plan, fn, *args, donate_argnums=donate_argnums)
+    partition = step.partition
     return place_partition(
         partition,
         meshes,
@@ -90,8 +76,8 @@ def lower_plan(
             partition,
             plan.mesh_of,
             [
-                list(zip(found, [one.spec for one in planned], strict=True))
-                for found, planned in zip(arguments, plan.shardings, strict=True)
+                list(zip(program.arguments, [one.spec for one in planned], strict=True))
+                for program, planned in zip(step.programs, plan.shardings, strict=True)
             ],
         ),
     )
@@ -139,41 +125,3 @@ def meshes_of(plan: PipelinePlan, devices: Sequence[Any]) -> list[Mesh]:
         meshes.append(Mesh(chosen, shape.names, axis_types=(AxisType.Auto,) * len(shape.names)))
         start += size
     return meshes
-
-
-def _matching(plan: PipelinePlan, partition: Partition) -> list[tuple[Argument, ...]]:
-    """Return the arguments of every stage, in the order of the plan's shardings."""
-    faults = []
-    arguments = []
-    if partition.microbatches != plan.microbatches:
-        faults.append(
-            f"the plan has {counted(plan.microbatches, 'microbatch')}, {partition.name} has "
-            f"{partition.microbatches}"
-        )
-    if partition.cut.stages.names != plan.stages:
-        faults.append(
-            f"the plan's stages are {_short(plan.stages)}, those of {partition.name} are "
-            f"{_short(partition.cut.stages.names)}"
-        )
-    if not faults:
-        for stage, planned in enumerate(plan.shardings):
-            found = stage_program(partition, stage, plan.mode).arguments
-            arguments.append(found)
-            if [_name(one) for one in found] != [_name(one.argument) for one in planned]:
-                faults.append(f"stage {stage} has other arguments than those that were planned")
-    if faults:
-        raise PlanError(
-            f"the plan of {plan.program!r} is not for this step:"
-            + "".join(f"\n  * {fault}" for fault in faults)
-            + "\nsearch again"
-        )
-    return arguments
-
-
-def _name(argument: Argument) -> tuple[str, int, str]:
-    """Return a key that is the same in every trace of a step, unlike the numbers of values."""
-    return argument.group, argument.stage, argument.path
-
-
-def _short(stages: Sequence[Sequence[str]]) -> str:
-    return ", ".join(names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}" for names in stages)

@@ -13,12 +13,17 @@ from jax.sharding import PartitionSpec
 
 from autoshard.files import read_json, typed, write_whole
 from autoshard.files.errors import shown
-from autoshard.plan.plan import MeshShape, PlanError
+from autoshard.plan.plan import MeshShape, Plan, PlanError
 from autoshard.plan.records import Work
 from autoshard.search.meshes.keep.saved import StageSaves
 from autoshard.search.meshes.problem import TICK, loop_seconds
 from autoshard.search.meshes.stage_program import Argument, Mode
-from autoshard.search.meshes.written import Choice, OneMesh, WrittenPipeline
+from autoshard.search.meshes.written import (
+    Choice,
+    OneMesh,
+    WrittenPipeline,
+    stage_plans_to_json,
+)
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance
@@ -73,6 +78,8 @@ class PipelinePlan:
       host_fixed, host_limit: bytes of a device that lie there always, and of its part of the
         host's memory, by mesh, likewise.
       work: tokens and products of a step, whatever the plan; None in files that do not say.
+      stage_plans: the plan of every stage as one program (`stage_program.StageProgram`), of which
+        files keep what `autoshard explain` needs; none in files that do not say.
     """
 
     program: str
@@ -105,6 +112,7 @@ class PipelinePlan:
     host_fixed: tuple[float, ...] = ()
     host_limit: tuple[float, ...] = ()
     accumulated: bool = False
+    stage_plans: tuple[Plan, ...] = ()
 
     @property
     def microbatches(self) -> int:
@@ -212,6 +220,7 @@ class PipelinePlan:
             "host_fixed": list(self.host_fixed),
             "host_limit": list(self.host_limit),
             "host_bytes": list(self.host_bytes),
+            **stage_plans_to_json(self.stage_plans),
         }
 
     @classmethod
@@ -273,6 +282,7 @@ class PipelinePlan:
             host_kept=written.host_kept,
             host_fixed=written.host_fixed,
             host_limit=written.host_limit,
+            stage_plans=written.plans_of_stages(),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

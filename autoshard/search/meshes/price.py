@@ -47,6 +47,7 @@ class StagePrice:
       handed_bytes: bytes per device and microbatch that B hands to W.
       peak_bytes: peak bytes per device with one microbatch.
       specs: the shardings of the program's arguments, in flat order.
+      plan: the plan of the stage that is priced.
       host_bytes: bytes per device and microbatch in the memory of its host, from F to the end of
         the backward pass.
       host_resident_bytes: bytes per device of state that is there always.
@@ -61,6 +62,7 @@ class StagePrice:
     handed_bytes: float
     peak_bytes: float
     specs: tuple[PartitionSpec, ...]
+    plan: Plan
     host_bytes: float = 0.0
     host_resident_bytes: float = 0.0
 
@@ -112,6 +114,7 @@ def price(
             )
             for value in program.inputs
         ),
+        plan=plan,
         host_bytes=hosted,
         host_resident_bytes=sum(_hosted(prices, decisions, value) for value in always),
     )

@@ -17,7 +17,7 @@ each of them gathers it, because they run as separate programs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -61,7 +61,7 @@ class StageProgram:
 
     Attributes:
       stage, mode: the number of the stage, and whether its backward pass is one task.
-      arguments: the meaning of the arguments, in flat order.
+      arguments, results: the meaning of the arguments and results, in flat order.
       fn, args: the function and its abstract arguments.
       microbatches: how often F, B and W run.
     """
@@ -69,6 +69,7 @@ class StageProgram:
     stage: int
     mode: Mode
     arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     microbatches: int
@@ -159,7 +160,7 @@ class _Writer:
                 tuple(sums[arguments[k].value] for k in places[1]),
                 (
                     tuple(within[value, self.stage] for value in sent),
-                    tuple(values[value] for value in leaving if value in values),
+                    tuple(values[value] for value in leaving),
                 ),
             )
 
@@ -168,6 +169,7 @@ class _Writer:
             self.stage,
             self.mode,
             tuple(arguments[k] for k in flat),
+            self._results(state_after, [arguments[k] for k in places[1]], sent, leaving),
             step,
             args,
             self.partition.microbatches,
@@ -259,6 +261,22 @@ class _Writer:
         }
         return [v for f in self.fragments for v in f.outputs if v in read]
 
+    def _results(
+        self,
+        state_after: Sequence[int],
+        totals: Sequence[Argument],
+        sent: Sequence[int],
+        leaving: Sequence[int],
+    ) -> tuple[Argument, ...]:
+        """Return what the results are: those of the step have its paths."""
+        paths = result_paths_of(self.partition)
+        return (
+            *(Argument("state", value, path=paths.get(value, "")) for value in state_after),
+            *totals,
+            *(Argument("sent", value, self.stage) for value in sent),
+            *(Argument("data", value, path=paths.get(value, "")) for value in leaving),
+        )
+
     def _leaving(self, state_after: list[int]) -> list[int]:
         """Return the outer values that other stages read, or that the step returns."""
         made = [value for phase in self.phases for value in phase.outputs]
@@ -269,8 +287,17 @@ class _Writer:
 
 def paths_of(partition: Partition) -> dict[int, str]:
     """Return the tree path of every outer value that is an input of the step, or rows of one."""
+    return _paths(partition.in_paths, partition.outer.inputs)
+
+
+def result_paths_of(partition: Partition) -> dict[int, str]:
+    """Return the tree path of every outer value that is a result of the step, or rows of one."""
+    return _paths(partition.out_paths, partition.outer.outputs)
+
+
+def _paths(names: Sequence[str], entries: Sequence[int | Pieces]) -> dict[int, str]:
     paths = {}
-    for path, entry in zip(partition.in_paths, partition.outer.inputs, strict=True):
+    for path, entry in zip(names, entries, strict=True):
         if isinstance(entry, Pieces):
             for value, (start, stop) in zip(entry.values, entry.bounds, strict=True):
                 paths[value] = f"{path}[{start}:{stop}]"

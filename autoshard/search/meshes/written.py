@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from jax.sharding import PartitionSpec
 
 from autoshard.files import Count, NotNegative
+from autoshard.plan.plan import Plan, PlanError
 from autoshard.plan.records import Work
 from autoshard.plan.written import AxisSize, Entry
 from autoshard.search.meshes.keep.saved import StageSaves
@@ -110,6 +111,8 @@ class WrittenPipeline:
     host_limit: tuple[NotNegative, ...] = ()
     host_bytes: tuple[NotNegative, ...] = ()
     accumulated: bool = False
+    plans: tuple[dict[str, Any], ...] = ()
+    plan_of: tuple[Count, ...] = ()
 
     def faults(self) -> Iterator[str]:
         """What contradicts itself among fields that are each of the right form."""
@@ -145,5 +148,40 @@ class WrittenPipeline:
             found, wanted = len(getattr(self, name)), meshes if self.host_kept else 0
             if found != wanted:
                 yield f"{name} has {counted(found, 'entry')}; with this host_kept it has {wanted}"
+        if len(self.plan_of) not in (0, stages) or any(k >= len(self.plans) for k in self.plan_of):
+            yield (
+                f"plan_of is {list(self.plan_of)} for {counted(stages, 'stage')} and "
+                f"{counted(len(self.plans), 'plan')}"
+            )
         if any(mesh >= meshes for mesh in self.mesh_of):
             yield f"mesh_of is {list(self.mesh_of)}; the meshes are 0 to {meshes - 1}"
+
+    def plans_of_stages(self) -> tuple[Plan, ...]:
+        """The plan of every stage.
+
+        Raises:
+          PlanError: one of them is damaged.
+        """
+        plans = []
+        for number, one in enumerate(self.plans):
+            try:
+                plans.append(Plan.from_json(one))
+            except PlanError as error:
+                raise PlanError(f"plans[{number}]: {error}") from error
+        return tuple(plans[number] for number in self.plan_of)
+
+
+def stage_plans_to_json(plans: Sequence[Plan]) -> dict[str, Any]:
+    """The plans of stages as fields of a file: each different plan once, and the plan of each."""
+    different = list({id(one): one for one in plans}.values())
+    numbers = {id(one): k for k, one in enumerate(different)}
+    nothing: dict[str, Any] = {"inputs": {}, "outputs": {}}
+    # What follows from the decisions and the program is not kept.
+    kept = [
+        replace(one, specs=nothing, types=nothing, moves=(), transfers=(), reshards=(), marks="")
+        for one in different
+    ]
+    return {
+        "plans": [one.to_json() for one in kept],
+        "plan_of": [numbers[id(one)] for one in plans],
+    }

@@ -236,7 +236,7 @@ def price(seconds: float, kept: float, there: float = 0.0) -> StagePrice:
     values = {
         "mesh": None, "seconds": {"F": seconds}, "update_seconds": 0.0, "resident_bytes": 0.0,
         "workspace_bytes": 0.0, "kept_bytes": kept, "handed_bytes": 0.0, "peak_bytes": 0.0,
-        "specs": (), "host_bytes": there, "host_resident_bytes": 0.0,
+        "specs": (), "plan": None, "host_bytes": there, "host_resident_bytes": 0.0,
     }  # fmt: skip
     for name, value in values.items():
         object.__setattr__(one, name, value)
