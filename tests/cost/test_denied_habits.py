@@ -195,8 +195,8 @@ PRICES: dict[str, dict[str, Price]] = {
     "v5e-8": {
         "tpu.v5e-hides-gathers": exposed,
         "tpu.host-copies-beside-kernels": MOVED,
-        "tpu.host-copies-in-another-turn": MOVED_IN_LOOP,
     },
+    "v5e-8@recipe": {"tpu.host-copies-in-another-turn": MOVED_IN_LOOP},
     "v5e-16": {"tpu.no-scatter-over-whole-square": rate("reduce_scatter", 4, 4)},
     "v5e-32": {"tpu.scatters-around-oblongs": rate("reduce_scatter", 4, 8)},
     "v5p-64": {

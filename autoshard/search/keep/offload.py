@@ -2,8 +2,9 @@
 
 Where stacks do not fit a device, some of them may lie on the host: as few as it takes, the largest
 first, since each one has a transfer in every turn of its loop. Where all fit at best, layouts may
-still leave too little room, so that everything on the host is tried with them too. What transfers
-cost is not asked here: a plan of the choice prices them, and hides them behind kernels.
+still leave too little room, so that everything on the host is tried with them too, and where
+nothing else fits (`emptied`). What transfers cost is not asked here: a plan of the choice prices
+them, and hides them behind kernels.
 
 Where a plan was found, the host is more room (`beside`): what moves there while the forward pass
 runs costs no time, so that as much may be saved besides what fits the device. Where a compiler
@@ -12,6 +13,7 @@ fetches a stack no earlier than the turn that reads it, one product more is offe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -48,12 +50,21 @@ def offloaded(
       chips: how many there are; stacks are cut into as many parts at best.
       free_bytes: per device, for stacks.
     """
+    return _away(residuals, (*choices, _nothing(residuals)), host, chips, free_bytes)[:MOST]
+
+
+def _away(
+    residuals: Residuals,
+    choices: Sequence[Proposal],
+    host: Host | None,
+    chips: int,
+    free_bytes: float,
+) -> list[Proposal]:
+    """See `offloaded`."""
     found: list[Proposal] = []
     if host is None:
         return found
-    pinned = residuals.on_stacks([one.name for one in residuals.values if one.pinned])
-    nothing = Proposal("nothing", frozenset(pinned))
-    for choice in dict.fromkeys((*choices, nothing)):
+    for choice in dict.fromkeys(choices):
         sizes = {name: size / chips for name, size in residuals.stacks(choice.saved).items()}
         left = sum(sizes.values())
         least = free_bytes if left > free_bytes else 0.0
@@ -66,7 +77,25 @@ def offloaded(
         if away and left <= free_bytes and room:
             title = f"{choice.title}, {len(away)} of {counted(len(sizes), 'stack')} on the host"
             found.append(replace(choice, title=title, offloaded=frozenset(away)))
-    return found[:MOST]
+    return found
+
+
+def emptied(
+    residuals: Residuals, choices: Sequence[Proposal], host: Host | None, chips: int
+) -> list[Proposal]:
+    """The choices with all of their stacks on the host, those that leave the most room first.
+
+    For where nothing was found that fits: what lies beside stacks may take more than is known
+    before a plan is there. Arguments are those of `offloaded`.
+    """
+    lean = sorted(choices, key=lambda one: sum(residuals.stacks(one.saved).values()))
+    return _away(residuals, (_nothing(residuals), *lean), host, chips, math.inf)
+
+
+def _nothing(residuals: Residuals) -> Proposal:
+    """To save what has to be."""
+    pinned = residuals.on_stacks([one.name for one in residuals.values if one.pinned])
+    return Proposal("nothing", frozenset(pinned))
 
 
 def on_host(
@@ -90,18 +119,19 @@ def alone(
 ) -> list[Proposal]:
     """What a plan saves and one product more on the host, the dearest to compute again first.
 
-    For XLA:TPU, beside whose turns a stack moves of itself: one that moves in less time than the
-    forward pass has without it.
+    For XLA:TPU, by whose defaults a stack comes hardly before the turn that reads it: one that is
+    read after others were computed again comes beside that, and of several the first has nothing
+    to come beside.
     """
     host = machine.host
     if host is None or machine.chip.compiler.name != "xla:tpu":
         return []
     stacks = set(residuals.on_stacks(saved))
-    forward = sum(rates.again.values())
+    anew = sum(rates.again[name] for name in rates.again.keys() - stacks)
     products = {one.name for one in residuals.values if is_matrix_op(one.primitive)}
     found = []
     for name in sorted(products & rates.dear - stacks, key=lambda one: -rates.again[one]):
-        size, left = rates.bytes[name], forward - rates.again[name]
+        size, left = rates.bytes[name], anew - rates.again[name]
         if size / host.rate("from_host") > left or size > host.bytes_per_chip:
             continue
         if name in residuals.stacks({*stacks, name}):  # it is read, with the others there

@@ -26,7 +26,9 @@ from autoshard import compat
 from autoshard.cost.roofline import op_seconds
 from autoshard.machine.chip import Chip
 from autoshard.program.flops import is_matrix_op
+from autoshard.program.graph import Program
 from autoshard.program.keep import Residual, Residuals
+from autoshard.program.rewritten import resaved
 
 _UNIT = 1e-12
 """Seconds of one unit of a flow, whose capacities are whole numbers."""
@@ -46,6 +48,10 @@ class Proposal:
     saved: frozenset[str]
     offloaded: frozenset[str] = frozenset()
     prefetch: bool = False
+
+    def applied(self, step: Program) -> Program:
+        """The step that does so."""
+        return resaved(step, self.saved, self.offloaded, prefetch=self.prefetch)
 
 
 def proposals(

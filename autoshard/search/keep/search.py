@@ -27,7 +27,6 @@ from autoshard.machine.machine import Machine
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.program.keep import Residuals, find_residuals
-from autoshard.program.rewritten import resaved
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import prices_of
@@ -37,7 +36,7 @@ from autoshard.search.keep.accumulate import (
     cut_steps,
     microbatches_of,
 )
-from autoshard.search.keep.offload import offloaded, on_host, waiting
+from autoshard.search.keep.offload import emptied, offloaded, on_host, waiting
 from autoshard.search.keep.parts import divided
 from autoshard.search.keep.priced import (
     Place,
@@ -139,6 +138,8 @@ class _Search:
         pairs = [zip(bases, rank, strict=True) for rank in ranked]
         todo = [(base, choice) for pair in pairs for base, choice in pair if choice is not None]
         self._tried(todo, shapes, OTHERS)
+        if not any(one.plan for one in self.trials):
+            self._tried([(base, one) for base in bases for one in base.lean], shapes, TRIALS)
         if known:
             self._refined(bases, shapes)
             self._beside()
@@ -207,12 +208,11 @@ class _Search:
         best = min(whole, key=lambda one: one.objective, default=None)
         if best is None or best.plan is None or best.explored is None:
             return
-        base = Base(best.base, None, ())
+        base = Base(best.base)
         residuals, rates = self._rates(best)
         saved = saved_by(best.program, residuals)
         made = on_host(residuals, rates, saved, self.machine)
-        choices = [(base, choice) for choice in made]
-        self._tried(choices, [best.explored.shape], PARTS)
+        self._tried([(base, choice) for choice in made], [best.explored.shape], PARTS)
 
     def _in_two_parts(self) -> None:
         """Plan choices that save more in the last turns of a loop, on the mesh of the best plan."""
@@ -232,7 +232,7 @@ class _Search:
             if gain <= least or (made := division.applied(best.base)) is None:
                 return
             step, choice = made
-            self._tried([(Base(step, None, ()), choice)], [best.explored.shape], PARTS)
+            self._tried([(Base(step), choice)], [best.explored.shape], PARTS)
             plan = self.trials[-1].plan
             # Where the limit binds hard there may be a plan whose layouts cost what is gained.
             fits = plan is not None and self.trials[-1].objective < best.objective
@@ -268,16 +268,18 @@ class _Search:
         """A number of microbatches, and the choices of what to save that are to be tried in it."""
         searcher, _ = prepare(step, self.machine, self.asked)
         if residuals is None:
-            return Base(step, searcher.flow, ())
+            return Base(step, searcher.flow)
         chip, chips = self.machine.chip, self.machine.chips
         free = searcher.limit - sum(step.values[v].bytes for v in step.inputs) / chips
         fit, large = proposals(residuals, chip, chips, free)
+        lean: list[Proposal] = []
         if self.offloads:
+            lean = emptied(residuals, (*fit, *large), self.machine.host, chips)
             fit += offloaded(residuals, (*large, *fit), self.machine.host, chips, free)
         self.large += [named(one.title, microbatches_of(step)) for one in large]
         written = set(residuals.on_stacks(residuals.saved_as_written()))
         choices = tuple(one for one in fit if one.offloaded or one.saved != written)
-        return Base(step, searcher.flow, choices)
+        return Base(step, searcher.flow, choices, tuple(lean))
 
     def _alone(self, step: Program) -> list[Plan]:
         """The plans of the only choice that there is."""
@@ -318,14 +320,10 @@ class _Search:
         cutoff = dearest_wanted(self.trials, self.asked.count)
         better = len(self.trials) >= self.asked.count
         known = WarmStart(facts=facts, only_better=better, seeks_limit=False)
-        program = base.step
-        if choice is not None:
-            away = choice.offloaded
-            program = resaved(program, choice.saved, away, prefetch=choice.prefetch)
+        program = base.step if choice is None else choice.applied(base.step)
         searcher, _ = prepare(program, self.machine, asked, known)
         searcher.cutoff, searcher.remat = cutoff, self.remat
-        title = WRITTEN if choice is None else choice.title
-        title = named(title, microbatches_of(base.step))
+        title = named(choice.title if choice else WRITTEN, microbatches_of(base.step))
         trial = Trial(title, base.step, program, searcher, searcher.ideal)
         if searcher.ideal >= cutoff * (1 - asked.gap):
             least = format_seconds(searcher.ideal)

@@ -33,11 +33,13 @@ class Base:
     """The program in some number of microbatches, its facts, and choices of what it may save.
 
     A step whose loops run in parts is never planned as it is written: its facts are not asked for.
+    `lean` are choices for where none of these has a plan.
     """
 
     step: Program
-    facts: Facts | None
-    choices: tuple[Proposal, ...]
+    facts: Facts | None = None
+    choices: tuple[Proposal, ...] = ()
+    lean: tuple[Proposal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

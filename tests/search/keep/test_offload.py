@@ -19,7 +19,7 @@ from autoshard.program.graph import REWRITES
 from autoshard.program.keep import find_residuals
 from autoshard.program.rewritten import resaved
 from autoshard.program.trace import trace
-from autoshard.search.keep.offload import alone, offloaded, on_host
+from autoshard.search.keep.offload import alone, emptied, offloaded, on_host
 from autoshard.search.keep.priced import Rates
 from autoshard.search.keep.proposals import Proposal
 from autoshard.search.search import InfeasibleError, search
@@ -221,3 +221,25 @@ def test_as_few_stacks_as_it_takes_are_offered(program):
         assert sum(left) <= free
         assert sum(left) + min(sizes[name] for name in found.offloaded) > free
     assert offloaded(residuals, [everything], None, 1, 0.0) == []
+
+
+def test_where_nothing_fits_all_stacks_are_offered_the_leanest_choice_first(program):
+    residuals = find_residuals(program.written)
+    names = frozenset(one.name for one in residuals.values)
+    large, host = Proposal("everything", names), toy_machine(2).host
+    offered = emptied(residuals, [large], host, 2)
+    assert [one.title.split(",")[0] for one in offered] == ["nothing", "everything"]
+    for one in offered:
+        assert one.offloaded == frozenset(residuals.stacks(one.saved))
+    assert emptied(residuals, [large], replace(host, memory_bytes=1.5 * STACK), 2) == offered[:1]
+    assert emptied(residuals, [large], None, 2) == []
+
+
+def test_where_as_few_stacks_as_it_takes_leave_too_little_room_all_are_tried(
+    program, monkeypatch: pytest.MonkeyPatch
+):
+    """As where what a layer needs beside its stacks is not known yet."""
+    monkeypatch.setattr("autoshard.search.keep.search.offloaded", lambda *_: [])
+    tight = search(program, toy_machine(2), remat="offload", memory_limit=0.45 * STACK, **OPTIONS)
+    assert "carry" in tight.options["offloaded"]
+    assert tight.estimate.peak_bytes <= 0.45 * STACK
