@@ -17,19 +17,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.solve.flat import Flat, worst_cost, worst_rows
-from autoshard.solve.kernels import GONE, appraise, priced_costs, sweep
+from autoshard.solve.flat import Flat, worst_cost
+from autoshard.solve.kernels import GONE, Standing, appraise, ascend, priced_costs, scratch_size
 from autoshard.solve.problem import Floats, Integers
 
 # The temperature of node marginals, as a part of the gap, unless the caller says otherwise.
 SPREAD = 1e-4
-# The bound steps toward the incumbent, but never further up than this part of itself.
-REACH = 0.08
-# How the steps of the prices grow with a better bound, and shrink without.
-BOLDER = 1.05
-SHYER = 0.98
-# After so many passes far below the best bound, go back to where it was.
-PATIENCE = 40
 # Softness and agility, in turn, of an ascent that goes on after it has stalled: what one has left
 # out of reach another finds.
 TURNS = ((1e-4, 0.05), (3e-3, 0.3), (1e-3, 0.05))
@@ -37,11 +30,8 @@ TURNS = ((1e-4, 0.05), (3e-3, 0.3), (1e-3, 0.05))
 LITTLE, LITTLE_OF_GAP = 1e-5, 0.01
 # Prices move after so many passes.
 LED_IN = 5
-
-
-def _inner(one: np.ndarray, other: np.ndarray) -> float:
-    """The inner product in this thread; BLAS would wake its own, which costs more than it saves."""
-    return float((one * other).sum())
+# Table entries that passes may go through between two looks at the clock.
+ENTRIES_AT_ONCE = 3e7
 
 
 @dataclass(slots=True, eq=False)
@@ -71,15 +61,11 @@ class DualAscent:
     _turn: int = 0
     _turned_at: float = -np.inf
     _stalled: int = 0
-    _priced: bool = False
     _forward: bool = True
+    _at_once: int = field(init=False)
     _usual: np.ndarray = field(init=False)
     _active: np.ndarray = field(init=False)
-    _theta: np.ndarray = field(init=False)
-    _total: np.ndarray = field(init=False)
-    _held: np.ndarray = field(init=False)
-    _nodes: np.ndarray = field(init=False)
-    _best: np.ndarray = field(init=False)
+    _scratch: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         flat = self.flat
@@ -91,11 +77,9 @@ class DualAscent:
         self.best_messages = self.messages.copy()
         self._usual = np.zeros(flat.capacity.size)
         self._active = np.zeros(flat.capacity.size, dtype=np.bool_)
-        self._theta = np.empty(flat.costs.size)
-        self._nodes = np.arange(flat.node_count)
-        self._total = np.zeros(flat.capacity.size + 1)
-        self._held = np.empty(flat.widest)
-        self._best = np.empty(flat.widest)
+        self._scratch = np.empty(scratch_size(flat))
+        entries = float((flat.rows * flat.columns).sum()) + flat.costs.size
+        self._at_once = max(1, int(ENTRIES_AT_ONCE / max(entries, 1.0)))
 
     def begin_with(self, prices: np.ndarray, messages: np.ndarray) -> None:
         """Begin where an earlier ascent stood; what choices then gone had pushed is forgotten."""
@@ -128,78 +112,53 @@ class DualAscent:
 
         `upper` is the cost of the incumbent; a bound of `enough` ends the passes too.
         """
-        flat = self.flat
-        expected = np.zeros(flat.capacity.size + 1)
-        for _ in range(passes):
-            if self.stopped or time.monotonic() > deadline or self.bound > self.worst:
+        while passes > 0 and not self.stopped and time.monotonic() <= deadline:
+            some = min(passes, self._at_once)
+            if self._pass(upper, enough, some) < some:
                 return
-            if self.bound >= enough:
-                return
-            target = self._target(upper)
-            spread = self.softness * (target - self.bound) if np.isfinite(self.bound) else 1.0
-            self._price(self.prices)
-            total = sweep(
-                flat,
-                self._theta,
-                self.alive,
-                self.messages,
-                self._forward,
-                max(spread, 1e-12 * abs(target), 1e-30),
-                expected,
-                self._held,
-                self._best,
-            )
-            self._forward = not self._forward
-            self.passes += 1
-            value = total - _inner(self.prices, flat.capacity)
-            self._judge(value)
-            if flat.capacity.size and self.passes >= LED_IN and not self.still:
-                self._move_prices(np.cumsum(expected[:-1]) - flat.capacity, target - value)
+            passes -= some
 
-    def _price(self, prices: np.ndarray) -> None:
-        if not self.flat.capacity.size and self._priced:
-            return  # without memory rows there are no prices, and costs stay what they are
-        self._priced = True
-        np.cumsum(prices, out=self._total[1:])
-        priced_costs(self.flat, self._total, self._nodes, self._theta)
+    def _pass(self, upper: float, enough: float, passes: int) -> int:
+        """So many passes, or fewer where the bound is enough; returns how many."""
+        at = Standing(
+            bound=self.bound,
+            agility=self.agility,
+            softness=self.softness,
+            upper=upper,
+            enough=enough,
+            worst=self.worst,
+            passes=self.passes,
+            stalled=self._stalled,
+            forward=self._forward,
+            still=self.still,
+        )
+        made = ascend(
+            self.flat,
+            at,
+            self.alive,
+            self.prices,
+            self.messages,
+            self.best_prices,
+            self.best_messages,
+            self._usual,
+            self._active,
+            self._scratch,
+            passes,
+        )
+        self.bound, self.agility, self.passes = at.bound, at.agility, at.passes
+        self._stalled, self._forward = at.stalled, bool(at.forward)
+        return made
 
     def priced_usage(self) -> Floats:
         """What the usage of each choice costs at the best prices."""
-        self._price(self.best_prices)
-        return self._theta - self.flat.costs
+        return self._priced() - self.flat.costs
 
-    def _target(self, upper: float) -> float:
-        """What the bound steps toward: the incumbent, or somewhat above the bound."""
-        best = self.bound if np.isfinite(self.bound) else 0.0
-        near = best + REACH * abs(best) + 1e-4 * (self.worst - best)
-        return min(upper, near)
-
-    def _judge(self, value: float) -> None:
-        """Keep the best; step more boldly after progress, more shyly without."""
-        if value > self.bound:
-            self.bound = value
-            self.best_prices[:] = self.prices
-            self.best_messages[:] = self.messages
-            self.agility = min(BOLDER * self.agility, 2.0)
-            self._stalled = 0
-            return
-        self.agility = max(SHYER * self.agility, 1e-3)
-        self._stalled += 1
-        if self._stalled == PATIENCE and value < self.bound - REACH * abs(self.bound):
-            self.prices[:] = self.best_prices
-            self.messages[:] = self.best_messages
-            self._stalled = 0
-
-    def _move_prices(self, overload: np.ndarray, distance: float) -> None:
-        """A step along the overload of the rows that have ever been among the worst."""
-        self._usual += 0.05 * (overload - self._usual)
-        if self.passes % 10 == 0:
-            idle = np.where(self._active, 0.0, self._usual)
-            self._active[worst_rows(idle, 4, overload.size // 100)] = True
-        step = np.where(self._active & ((self.prices > 0) | (overload > 0)), overload, 0.0)
-        norm = _inner(step, step)
-        if norm > 0 and distance > 0:
-            self.prices = np.maximum(0.0, self.prices + self.agility * distance / norm * step)
+    def _priced(self) -> Floats:
+        """What each choice costs at the best prices."""
+        flat, priced = self.flat, np.empty(self.flat.costs.size)
+        total = np.concatenate([[0.0], np.cumsum(self.best_prices)])
+        priced_costs(flat, total, np.arange(flat.node_count), priced)
+        return priced
 
     def check(self) -> float:
         """The best bound, recomputed from its prices and messages."""
@@ -208,9 +167,8 @@ class DualAscent:
     def appraisal(self) -> tuple[float, np.ndarray, np.ndarray]:
         """The best bound; what each choice costs in its node under the best messages; and by how
         much any plan with a given choice must exceed the bound."""
-        held, extra = np.empty(self.flat.costs.size), np.empty(self.flat.costs.size)
-        self._price(self.best_prices)
-        value = appraise(
-            self.flat, self._theta, self.alive, self.best_messages, held, extra, self._best
-        )
-        return value - _inner(self.best_prices, self.flat.capacity), held, extra
+        flat, priced = self.flat, self._priced()
+        held, extra = np.empty_like(priced), np.empty_like(priced)
+        best = np.empty(flat.widest)
+        value = appraise(flat, priced, self.alive, self.best_messages, held, extra, best)
+        return value - float((self.best_prices * flat.capacity).sum()), held, extra

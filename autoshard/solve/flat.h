@@ -12,11 +12,16 @@ typedef struct {
     const double *tables;
     const int64_t *sparse_index;
     const double *sparse_value;
-    const int64_t *pair_index, *groups, *near_start, *near_edge;
+    const int64_t *pair_index, *groups, *near_start, *near_edge, *near;
     const int64_t *use_start, *use_from, *use_to, *use_amounts;
     const double *amounts, *capacity;
     int64_t nodes, edges;
 } Flat;
+
+/* An edge as one of its ends has it (`Flat.near`). */
+typedef struct {
+    int64_t other, edge, width, mine, theirs, group;
+} Near;
 
 /* The loops' infinity; what a group without choices pushes; and from where on a number stands for
    either (`autoshard.solve.kernels`). */
@@ -31,3 +36,10 @@ static inline int64_t size_of(const Flat *flat, int64_t node) {
 static inline int64_t other_end(const Flat *flat, int64_t edge, int64_t node) {
     return flat->u[edge] == node ? flat->v[edge] : flat->u[edge];
 }
+
+/* Where the edges of a node begin; those of the node before it end there. */
+static inline const Near *near_of(const Flat *flat, int64_t node) {
+    return (const Near *)flat->near + flat->near_start[node];
+}
+
+static inline bool is_u(const Near *near) { return near->mine < near->theirs; }

@@ -8,22 +8,31 @@ node_start[i + 1]]`. Edge e reads its table at `table_start[e]` (row-major, `row
 also, or instead, stored by rows: from `sparse_start[e]` (-1: not so stored) on, `sparse_index`
 holds where each row begins, then the columns; `sparse_value` the costs beside them. Where no row
 allows more than two columns, at no cost, these two are also in `pair_index`, row by row, from
-`pair_start[e]` (-1: not so stored) on; a row of one column holds it twice. Times become memory rows
-0, 1, ...; nodes with a single choice only lower the `capacity` of the rows.
+`pair_start[e]` (-1: not so stored) on; a row of one column holds it twice.
+
+The edges of node i are `near_edge[near_start[i] : near_start[i + 1]]`, ascending. `near` has what
+messages need of each there, six numbers: the other node, the edge, how many groups it sees of node
+i, where their messages begin and those of the other side, and where `groups` has the projection
+(-1: each choice is a group of its own).
+
+Times become memory rows 0, 1, ...; nodes with a single choice only lower the `capacity` of the
+rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.native import Record
+from autoshard.native import FLOATS, STRUCT, WORD, WORDS, Record, function
 from autoshard.solve.allowed import Allowed
 from autoshard.solve.evaluate import LOAD_TOLERANCE
 from autoshard.solve.problem import Floats, Integers, Problem
+
+_edge_spans = function("edge_spans", STRUCT, WORDS, WORD, FLOATS, FLOATS)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -49,6 +58,7 @@ class Flat(Record):
     groups: Integers
     near_start: Integers
     near_edge: Integers
+    near: Integers
     use_start: Integers
     use_from: Integers
     use_to: Integers
@@ -146,19 +156,15 @@ def flatten(
     """
     known = {} if known is None else known
     sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
-    near: list[list[int]] = [[] for _ in problem.nodes]
-    for number, edge in enumerate(problem.edges):
-        near[edge.u].append(number)
-        near[edge.v].append(number)
     edges = _edge_arrays(problem, dense, known)
     message_sizes = edges["rows"] + edges["columns"]
+    message_start = np.concatenate([[0], np.cumsum(message_sizes)]).astype(np.int64)
     return Flat(
         node_start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         costs=np.concatenate([node.costs for node in problem.nodes] or [np.zeros(0)]),
         **edges,
-        message_start=np.concatenate([[0], np.cumsum(message_sizes)]).astype(np.int64),
-        near_start=np.concatenate([[0], np.cumsum([len(n) for n in near])]).astype(np.int64),
-        near_edge=np.array([e for n in near for e in n], dtype=np.int64),
+        message_start=message_start,
+        **_near_arrays(edges, sizes, message_start[:-1]),
         **_usage_arrays(problem, row_times(problem)),
     )
 
@@ -205,6 +211,46 @@ def _edge_arrays(problem: Problem, dense: bool, known: KnownRows) -> dict[str, n
         "pair_index": pairs.array(np.int64),
         "groups": groups.array(np.int64),
     }
+
+
+def _near_arrays(
+    edges: Mapping[str, np.ndarray], sizes: np.ndarray, message_start: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The edges of every node, and what messages need of each there."""
+    number = np.repeat(np.arange(message_start.size), 2)
+    rows, columns = edges["rows"], edges["columns"]
+    ends = _both(edges["u"], edges["v"])
+    width, group = _both(rows, columns), _both(edges["left_start"], edges["right_start"])
+    alike = np.flatnonzero(width == sizes[ends])
+    spans = list(zip(group[alike].tolist(), width[alike].tolist(), strict=True))
+    plain = {
+        (start, size): bool((edges["groups"][start : start + size] == np.arange(size)).all())
+        for start, size in set(spans)
+    }
+    group[alike[[plain[span] for span in spans]]] = -1
+    near = np.stack(
+        [
+            _both(edges["v"], edges["u"]),
+            number,
+            width,
+            message_start[number] + _both(np.zeros_like(rows), rows),
+            message_start[number] + _both(rows, np.zeros_like(rows)),
+            group,
+        ],
+        axis=1,
+    )
+    order = np.argsort(ends, kind="stable")
+    counts = np.bincount(ends, minlength=sizes.size)
+    return {
+        "near_start": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        "near_edge": number[order],
+        "near": near[order].ravel(),
+    }
+
+
+def _both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """What the two ends of each edge have, in turn."""
+    return np.stack([first, second], axis=1).ravel()
 
 
 def _by_rows(table: np.ndarray | Allowed, weight: float) -> Sparse | None:
@@ -274,22 +320,12 @@ def _usage_arrays(problem: Problem, times: np.ndarray) -> dict[str, np.ndarray]:
 
 def edge_spans(flat: Flat) -> tuple[np.ndarray, np.ndarray]:
     """The least and the largest finite entry of the table of every edge."""
-    low, high = np.zeros(flat.u.size), np.zeros(flat.u.size)
-    known: dict[tuple[int, int], tuple[float, float]] = {}
-    places = zip(flat.table_start.tolist(), flat.sparse_start.tolist(), strict=True)
-    for e, (at, begin) in enumerate(places):
-        if (at, begin) not in known:
-            if begin >= 0:
-                rows = int(flat.rows[e])
-                end = begin + int(flat.sparse_index[begin + rows])
-                finite = flat.sparse_value[begin + rows + 1 : end]
-            else:
-                table = flat.tables[at : at + int(flat.rows[e] * flat.columns[e])]
-                finite = table[table < np.inf]
-            span = float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf))
-            known[at, begin] = span
-        low[e], high[e] = known[at, begin]
-    return low, high
+    dense = flat.table_start >= 0
+    place = np.where(dense, 2 * flat.table_start, 2 * flat.sparse_start + 1)
+    _, edges, table = np.unique(place, return_index=True, return_inverse=True)
+    low, high = np.empty(edges.size), np.empty(edges.size)
+    _edge_spans(flat.struct, edges, edges.size, low, high)
+    return low[table], high[table]
 
 
 def worst_cost(flat: Flat) -> float:

@@ -17,7 +17,9 @@ too, which makes the pairs arc consistent.
 
 from __future__ import annotations
 
-from autoshard.native import FLAG, FLAGS, FLOATS, NUMBER, STRUCT, WORD, WORDS, function
+import ctypes
+
+from autoshard.native import FLAGS, FLOATS, NUMBER, POINTER, STRUCT, WORD, WORDS, function
 from autoshard.solve.flat import Flat
 from autoshard.solve.problem import Booleans, Floats, Integers
 
@@ -27,9 +29,9 @@ from autoshard.solve.problem import Booleans, Floats, Integers
 HUGE, PUSH, GONE = 1e300, 1e290, 1e280
 
 _priced_costs = function("priced_costs", STRUCT, FLOATS, WORDS, WORD, FLOATS)
-_sweep = function(
-    "sweep", STRUCT, FLOATS, FLAGS, FLOATS, FLAG, NUMBER, FLOATS, WORD, FLOATS, FLOATS,
-    returns=NUMBER,
+_ascend = function(
+    "ascend", STRUCT, POINTER, FLAGS, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS, FLAGS, FLOATS,
+    WORD, WORD, WORD, returns=WORD,
 )  # fmt: skip
 _appraise = function(
     "appraise", STRUCT, FLOATS, FLAGS, FLOATS, FLOATS, FLOATS, FLOATS, returns=NUMBER
@@ -49,27 +51,46 @@ def priced_costs(flat: Flat, total: Floats, nodes: Integers, out: Floats) -> Non
     _priced_costs(flat.struct, total, nodes, nodes.size, out)
 
 
-def sweep(
-    flat: Flat,
-    theta: Floats,
-    alive: Booleans,
-    messages: Floats,
-    forward: bool,
-    spread: float,
-    expected: Floats,
-    held: Floats,
-    best: Floats,
-) -> float:
-    """One pass over all nodes; returns the sum of the node minima after it.
+class Standing(ctypes.Structure):
+    """What an ascent carries from pass to pass beside its arrays (`autoshard.solve.dual`).
 
-    `expected` (one more than the rows) receives the jumps of the expected memory load under the
-    node marginals at temperature `spread`. `alive` marks the choices that are left; the pass takes
-    away those that lost all support. `held` and `best` are scratch, as long as the longest
-    node or table side.
+    `upper` is the cost of the incumbent; a bound of `enough`, or above `worst`, ends the passes.
     """
-    return _sweep(
-        flat.struct, theta, alive, messages, forward, spread, expected, expected.size, held, best
-    )
+
+    _fields_ = [
+        *((name, NUMBER) for name in ("bound", "agility", "softness", "upper", "enough", "worst")),
+        *((name, WORD) for name in ("passes", "stalled", "forward", "still")),
+    ]
+
+
+def ascend(
+    flat: Flat,
+    at: Standing,
+    alive: Booleans,
+    prices: Floats,
+    messages: Floats,
+    best_prices: Floats,
+    best_messages: Floats,
+    usual: Floats,
+    active: Booleans,
+    scratch: Floats,
+    passes: int,
+) -> int:
+    """Up to so many passes, and steps of the prices; returns how many there were.
+
+    `alive` marks the choices that are left; a pass takes away those that lost all support. `usual`
+    is the overload of the rows lately, `active` marks those whose prices move. `scratch` is for
+    `scratch_size` numbers.
+    """
+    return _ascend(
+        flat.struct, ctypes.addressof(at), alive, prices, messages, best_prices, best_messages,
+        usual, active, scratch, flat.capacity.size, flat.widest, passes,
+    )  # fmt: skip
+
+
+def scratch_size(flat: Flat) -> int:
+    """How many numbers an ascent works with beside those that it keeps."""
+    return flat.costs.size + 3 * (flat.capacity.size + 1) + 2 * flat.widest
 
 
 def appraise(

@@ -142,7 +142,7 @@ class Ways:
             gain = max(min(ascent.bound, self.cutoff) - self.leaf.bound, 0.0)
             return Branch(way, gain, [ascent] if gain >= worth else None)
         start, stop = self.flat.span(way)
-        bits = max(np.log2(np.count_nonzero(self._floor[start:stop] < self.cutoff)), 1.0)
+        bits = np.log2(max(np.count_nonzero(self._floor[start:stop] < self.cutoff), 2))
 
         def begin(part: Booleans) -> DualAscent | None:
             ascent = self._part(way, part)
