@@ -19,8 +19,9 @@ PASSES = 300
 """Passes at a time, in turns of the ascent that end when they gain little."""
 SECONDS = 3.0
 """Seconds that splits have at a time."""
-SLOW = 5e-3
-"""Passes gain little once a turn of theirs closes less than this part of the gap."""
+SLOW, IN_A_ROW = 5e-3, 3
+"""A turn of passes gains little if it closes less than this part of the gap; passes are slow once
+so many turns in a row gain little, as some do before another way gains much."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +31,8 @@ class Beside:
     dual: DualAscent
     tree: Tree | None
     _slow: bool = False
+    _little: int = 0
+    """Turns of passes in a row that gained little."""
     _turn_from: tuple[int, float] = (0, -math.inf)
     """The passes and the bound where the present turn of passes began."""
     _seconds_before_splits: float = 0.0
@@ -86,6 +89,7 @@ class Beside:
             return
         self._turn_from = dual.passes, dual.bound
         little = dual.bound - before < SLOW * (upper - dual.bound)
-        self._slow = little and known - dual.bound <= AHEAD * (upper - dual.bound)
+        self._little = self._little + 1 if little else 0
+        self._slow = self._little >= IN_A_ROW and known - dual.bound <= AHEAD * (upper - dual.bound)
         if not dual.has_gained(before, upper):
             dual.turn(upper)

@@ -5,8 +5,9 @@
     prices    no parts: passes that move the prices of memory
 
 What a way gained in one leaf it is hoped to gain in the leaves below, where it is tried again only
-while nothing else that was tried there has gained as much. Hopes of prices and halves grow as hubs
-are decided, for then they come to matter.
+while nothing else that was tried there has gained as much. Hopes of halves grow as hubs are
+decided, for then they come to matter. Prices that suited all parts of a node suit none of them: in
+a leaf that is such a part better prices come first, and are taken wherever they gain enough.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ FIRST, FURTHER = 24, 4
 """Nodes that are tried as hubs in the root; and in a leaf where those known gain too little."""
 TRIES = 3
 """So many ways of which there is hope are tried in a leaf."""
-WORTH = 0.01
-"""A hub, or better prices, must gain this part of the gap."""
+WORTH, PRICE_WORTH = 0.01, 3e-3
+"""A hub must gain this part of the gap; better prices, which make no parts, the second."""
 PRICE_PASSES, PRICE_HOPE = 100, 0.05
 """Passes for better prices; and what they are hoped to gain in the root, as a part of the gap."""
+SOFTNESSES = (1e-4, 1e-3)
+"""Of passes for better prices (`DualAscent`): what one has left out of reach another finds."""
 RENEWED, ADDED = 1.2, 2e-3
 """How the hopes of prices and halves grow with every hub; the second is a part of the gap."""
 TRIAL_PASSES = 25
@@ -104,12 +107,14 @@ class Ways:
             hopes[way] = found.gain
             if found.parts is not None and found.gain > self.best.gain:
                 self.best = found
+            if way == PRICES and self.best.way == PRICES:
+                return True
         return True
 
     def _next(self) -> int | None:
         """The way to try next: there is more hope of it than the best one gains."""
         hopes = self.leaf.hopes
-        way = max(hopes, key=hopes.__getitem__)
+        way = PRICES if hopes.get(PRICES) == np.inf else max(hopes, key=hopes.__getitem__)
         enough = hopes[way] <= self.best.gain or way in self._tried
         if not enough and (self._tries > 0 or hopes[way] == np.inf):
             return way
@@ -129,18 +134,17 @@ class Ways:
                 hopes[way] = branch.gain
             elif branch.way != PRICES:
                 hopes[way] = RENEWED * hopes[way] + ADDED * self._gap
+        if branch.way != PRICES and self.flat.capacity.size:
+            hopes[PRICES] = np.inf
         return hopes
 
     def _try(self, way: int, rival: float) -> Branch:
         """Try a way; `rival` is what the best one so far gains."""
         if way == HALVES:
             return self._halves()
-        worth = max(rival, WORTH * self._gap)
         if way == PRICES:
-            ascent = ascent_within(self.flat, self.leaf, self.leaf.alive)
-            ascent.run(self.cutoff, np.inf, PRICE_PASSES, self.cutoff)
-            gain = max(min(ascent.bound, self.cutoff) - self.leaf.bound, 0.0)
-            return Branch(way, gain, [ascent] if gain >= worth else None)
+            return self._prices(rival)
+        worth = max(rival, WORTH * self._gap)
         start, stop = self.flat.span(way)
         bits = np.log2(max(np.count_nonzero(self._floor[start:stop] < self.cutoff), 2))
 
@@ -153,6 +157,20 @@ class Ways:
         least = self.leaf.bound
         cases = decide(self.flat, way, self._floor, least, self.cutoff, begin, least + worth * bits)
         return Branch(way, max(cases.bound - least, 0.0) / bits, cases.parts)
+
+    def _prices(self, rival: float) -> Branch:
+        """Passes that move the prices, at one softness, and at another where that gains little."""
+        best, gain = None, 0.0
+        for softness in SOFTNESSES:
+            ascent = ascent_within(self.flat, self.leaf, self.leaf.alive)
+            ascent.softness = softness
+            ascent.run(self.cutoff, np.inf, PRICE_PASSES, self.cutoff)
+            found = min(ascent.bound, self.cutoff) - self.leaf.bound
+            if found > gain:
+                best, gain = [ascent], found
+            if gain >= WORTH * self._gap:
+                break
+        return Branch(PRICES, gain, best if gain >= max(rival, PRICE_WORTH * self._gap) else None)
 
     def _part(self, node: int, part: Booleans) -> DualAscent | None:
         """An ascent where a node takes the choices marked; None where no plan keeps the limits."""
