@@ -117,7 +117,8 @@ class Program:
     `jax.Ref`s; see `autoshard.program.state`. `jaxpr` is what is planned, and `written` what the
     user wrote, in microbatches if it was told to (`autoshard.program.microbatches`); it may save
     other values for its backward pass (`autoshard.program.keep`).
-    `user_rules` are those that it was traced with.
+    `user_rules` are those that it was traced with. `facts` keeps what `autoshard.xla.analyse` found
+    for each chip.
     """
 
     name: str
@@ -145,6 +146,7 @@ class Program:
     changed: tuple[tuple[int, int], ...] = ()
     refs: frozenset[int] = frozenset()
     user_rules: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    facts: dict[Any, Any] = field(init=False, default_factory=dict, repr=False)
 
     @property
     def input_paths(self) -> tuple[str, ...]:

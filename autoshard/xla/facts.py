@@ -69,10 +69,18 @@ PREFETCHED = frozenset(
 def analyse(program: Program, chip: Chip | None = None) -> Facts:
     """Return the fusion, exposure, phases, orders and liveness of every value of `program`.
 
+    They are kept with the program.
+
     Args:
       program: the step.
       chip: the chip it runs on; fusion depends on it. Without one, recomputation costs nothing.
     """
+    if chip not in program.facts:
+        program.facts[chip] = _analysed(program, chip)
+    return program.facts[chip]
+
+
+def _analysed(program: Program, chip: Chip | None) -> Facts:
     compiler = LAWS if chip is None else chip.compiler
     fusion = fuse(program, chip)
     beside = stacked_beside(program, compiler)

@@ -9,14 +9,14 @@ script = partition.script((0, 1, 2, 3), order)      # what one controller does, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 
 from autoshard import compat
-from autoshard.lower.mpmd.cut.cutting import cut_microbatch
+from autoshard.lower.mpmd.cut.cutting import Opened, cut_microbatch
 from autoshard.lower.mpmd.cut.fragments import Cut
 from autoshard.lower.mpmd.cut.homes import Homes, find_homes
 from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE
@@ -202,7 +202,8 @@ class Partition:
 class TracedStep:
     """A step taken apart around its microbatch loop, which may be cut into stages in many ways.
 
-    Attributes are those of `Partition`.
+    Attributes are those of `Partition`, and `opened`: what was found of cuts whose stages may save
+    anything, which is the same whatever they save.
     """
 
     name: str
@@ -214,6 +215,7 @@ class TracedStep:
     in_paths: tuple[str, ...]
     out_paths: tuple[str, ...]
     argument_names: tuple[str, ...]
+    opened: dict[Hashable, Opened] = field(default_factory=dict)
 
     def cut(
         self,
@@ -247,6 +249,7 @@ class TracedStep:
             flops_per_byte=flops_per_byte,
             saved=saved,
             body=step.body,
+            opened=self.opened,
         )
         return Partition(
             name=self.name,

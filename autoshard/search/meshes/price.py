@@ -72,15 +72,21 @@ class StagePrice:
 
 
 def price(
-    plan: Plan, program: Program, machine: Machine, arguments: tuple[Argument, ...]
+    plan: Plan,
+    program: Program,
+    machine: Machine,
+    arguments: tuple[Argument, ...],
+    *,
+    prices: StepPrices | None = None,
 ) -> StagePrice:
     """Return the price of a stage's plan, split over the stage's fragments.
 
     Args:
       plan: the plan of `program` on `machine`.
       arguments: the arguments of the stage's program.
+      prices: `prices_of` these, if already known.
     """
-    prices = prices_of(plan, program, machine)
+    prices = prices_of(plan, program, machine) if prices is None else prices
     decisions = plan.decisions
     seconds: dict[Kind | None, float] = {}
     for op, _, spent in compute_seconds(prices, decisions):

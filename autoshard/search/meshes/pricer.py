@@ -10,19 +10,23 @@ bound is above the best price found are skipped.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoshard.cost.mesh_shapes import candidate_meshes
+from autoshard.cost.step_prices import StepPrices
 from autoshard.machine.machine import Machine
+from autoshard.plan.evaluate import evaluate
 from autoshard.plan.fits import within
-from autoshard.plan.plan import MeshShape, Plan, PlanError
+from autoshard.plan.plan import MeshShape, Plan
 from autoshard.program.trace import Program
+from autoshard.search.assemble import prices_of
 from autoshard.search.meshes.price import StagePrice, price
-from autoshard.search.meshes.stage_program import Mode, StageProgram
-from autoshard.search.replan import reprice
+from autoshard.search.meshes.stage_program import Mode, StageProgram, kind_of
+from autoshard.search.replan import reprice, transferred
 from autoshard.search.search import InfeasibleError, NoPlanError, search
 from autoshard.solve.limit_hit import LimitHit
 
@@ -56,6 +60,7 @@ class Pricer:
       known: the results under each memory limit, by program, machine and mesh shape.
       plans: the plans of all stages with their microbatches and mode, by machine and mesh shape.
       seen: how many of `plans` were tried again, by program, machine and mesh shape.
+      programs: equal programs of stages, by fingerprint: the first of them stands for all.
       slowest: the most seconds that the plan of one stage on one mesh shape took.
     """
 
@@ -66,10 +71,25 @@ class Pricer:
     plans: dict[Any, list[tuple[tuple[int, Mode], Plan]]] = field(default_factory=dict)
     slowest: float = 0.0
     seen: dict[Any, int] = field(default_factory=dict)
+    programs: dict[str, list[Program]] = field(default_factory=dict)
+    _last: tuple[tuple[Any, ...], StepPrices] | None = None
 
     def limit(self, machine: Machine) -> float:
         """Return the usable bytes of each of a machine's devices."""
         return machine.chip.usable_bytes if self.memory_limit is None else self.memory_limit
+
+    def traced(self, stage: StageProgram) -> Program:
+        """Return the traced program of a stage, or an equal one that is known.
+
+        What is found out about that one (`autoshard.xla.analyse`) is known of this one, too.
+        """
+        program = stage.traced()
+        known = self.programs.setdefault(program.fingerprint, [])
+        for other in known:
+            if _equal(other, program):
+                return other
+        known.append(program)
+        return program
 
     def candidates(self, machine: Machine) -> list[MeshShape]:
         """Return the mesh shapes to try."""
@@ -96,10 +116,10 @@ class Pricer:
           limit: bytes per device that the stage may use.
           seconds: the time limit in seconds.
           rough: whether the price only serves to compare choices.
-          program: the traced program of the stage, if already known.
+          program: the program of the stage (`traced`), if already known.
           most: a larger time limit in seconds that applies until any plan is found.
         """
-        program = stage.traced() if program is None else program
+        program = self.traced(stage) if program is None else program
         if least is None:
             least = dict.fromkeys(self.candidates(machine), 0.0)
         best: StagePrice | None = None
@@ -143,10 +163,53 @@ class Pricer:
         key = (program.fingerprint, machine.name, shape)
         fresh = plans[self.seen.get(key, 0) :]
         self.seen[key] = len(plans)
-        other = _best_of(_closest(fresh, stage), program, machine, limit)
-        if other is None or other.estimate.step_seconds >= _busy(found, stage):
-            return found
-        return price(other, program, machine, stage.arguments)
+        most = _busy(found, stage)
+        other = self._best_of(_closest(fresh, stage), program, machine, limit, most)
+        return found if other is None else self._priced(other, program, machine, stage)
+
+    def _best_of(
+        self,
+        earlier: list[Plan],
+        program: Program,
+        machine: Machine,
+        limit: float,
+        most: float = math.inf,
+    ) -> Plan | None:
+        """Return the fastest of a few plans of this form that fit, at this program's prices.
+
+        Args:
+          most: seconds of a step; a plan that is not faster is none.
+        """
+        fitting: list[tuple[float, Plan]] = []
+        for plan in earlier:
+            if len(fitting) == COMPARED:
+                break
+            try:
+                decisions = transferred(program, plan)
+                prices = self._prices(plan, program, machine)
+                found = evaluate(prices, decisions, plan.mesh.names).estimate
+            except ValueError:  # it is not of this form
+                continue
+            if within(found.peak_bytes, limit):
+                fitting.append((found.step_seconds, plan))
+        seconds, best = min(fitting, key=lambda one: one[0], default=(math.inf, None))
+        if best is None or seconds >= most:
+            return None
+        return reprice(best, program, machine, memory_limit=limit)
+
+    def _prices(self, plan: Plan, program: Program, machine: Machine) -> StepPrices:
+        """Return the prices of a program under which a plan is, those of the last one again."""
+        key = program, machine, plan.mesh, plan.corrections
+        last = self._last
+        if last is None or any(a != b for a, b in zip(last[0], key, strict=True)):
+            last = self._last = key, prices_of(plan, program, machine)
+        return last[1]
+
+    def _priced(
+        self, plan: Plan, program: Program, machine: Machine, stage: StageProgram
+    ) -> StagePrice:
+        prices = self._prices(plan, program, machine)
+        return price(plan, program, machine, stage.arguments, prices=prices)
 
     def _known(self, key: Any, limit: float, rough: bool) -> StagePrice | str | None:
         """Return what an earlier search says for this limit, or None.
@@ -174,13 +237,13 @@ class Pricer:
         rough: bool,
     ) -> Known:
         earlier = self.plans.setdefault((machine.name, shape), [])
-        start = _best_of(_closest(earlier, stage), program, machine, limit)
+        start = self._best_of(_closest(earlier, stage), program, machine, limit)
         plan: Plan | None = None
         poor = False
         near = POOR if rough else GAP
         if start is not None and start.estimate.step_seconds * (1 - near) <= bound:
             best = start.estimate.step_seconds * (1 - GAP) <= bound
-            return Known(limit, price(start, program, machine, stage.arguments), rough=not best)
+            return Known(limit, self._priced(start, program, machine, stage), rough=not best)
         mesh = dict(zip(shape.names, shape.sizes, strict=True))
         usual, most = times
         # Without a warm start, the plan found here becomes the warm start of other stages.
@@ -220,7 +283,20 @@ class Pricer:
         if plan.proof.limit_hit is LimitHit.INTERRUPTED:
             raise KeyboardInterrupt
         earlier.append(((stage.microbatches, stage.mode), plan))
-        return Known(limit, price(plan, program, machine, stage.arguments), rough=poor)
+        return Known(limit, self._priced(plan, program, machine, stage), rough=poor)
+
+
+def _equal(one: Program, other: Program) -> bool:
+    """Return whether two programs of one fingerprint differ in names and lines alone."""
+
+    def told(program: Program) -> Iterator[object]:
+        yield program.inputs, program.outputs, program.ties, program.donated, program.carries
+        yield from ((replace(op, scope="", line=""), kind_of(op.scope)) for op in program.ops)
+        yield from (replace(value, path="") for value in program.values)
+
+    if len(one.ops) != len(other.ops) or len(one.values) != len(other.values):
+        return False
+    return all(a == b for a, b in zip(told(one), told(other), strict=True))
 
 
 def _closest(earlier: Sequence[tuple[tuple[int, Mode], Plan]], stage: StageProgram) -> list[Plan]:
@@ -228,21 +304,6 @@ def _closest(earlier: Sequence[tuple[tuple[int, Mode], Plan]], stage: StageProgr
     newest = earlier[::-1]
     own = (stage.microbatches, stage.mode)
     return [plan for _, plan in sorted(newest, key=lambda one: one[0] != own)]
-
-
-def _best_of(earlier: list[Plan], program: Program, machine: Machine, limit: float) -> Plan | None:
-    """Return the fastest of a few plans of this form that fit, at this program's prices."""
-    fitting = []
-    for plan in earlier:
-        if len(fitting) == COMPARED:
-            break
-        try:
-            found = reprice(plan, program, machine, memory_limit=limit)
-        except PlanError:
-            continue
-        if within(found.estimate.peak_bytes, limit):
-            fitting.append(found)
-    return min(fitting, key=lambda plan: plan.estimate.step_seconds, default=None)
 
 
 def _busy(found: StagePrice, stage: StageProgram) -> float:

@@ -86,7 +86,7 @@ class StagePrices:
           rough: whether the prices only serve to compare choices.
           needed: whether the prices are of no use if one is missing: then they end with it.
         """
-        traced = [program.traced() for program in programs]
+        traced = [self.pricer.traced(program) for program in programs]
         names = partition.cut.stages.names
         machines = [self.request.cluster.meshes[mesh] for mesh in placement.mesh_of]
         sizes = [_bytes(program, 3) for program in programs]

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from autoshard.cost.vector_products import HABIT as SUMS
 from autoshard.cost.vector_products import is_sum
@@ -140,9 +141,15 @@ class Orders:
         self.bases = list(range(len(program.values)))
         self.turned: set[tuple[int, Order]] = set()
         self.written: dict[int, list[Order]] = {}
+        self.sizes = [math.prod(value.shape) for value in program.values]
+        self._carried: dict[tuple[int, int, int, Order], Order | None] = {}
+        self._groups: dict[tuple[int, ProductOrder], Any] = {}
+        self._read = Counter(
+            value for op in program.ops if not elementwise[op.index] for value in set(op.inputs)
+        )
 
     def anew(self, product_orders: Mapping[int, ProductOrder]) -> Orders:
-        """Return a walk like this one but with other product orders, for a part of the ops."""
+        """Return a walk with other product orders, for a part of the ops; both share answers."""
         walk = copy.copy(self)
         walk.product_orders = product_orders
         walk.orders, walk.made = list(self.made), list(self.made)
@@ -188,11 +195,8 @@ class Orders:
         self, found: dict[int, tuple[Transposition, ...]]
     ) -> dict[int, tuple[Transposition, ...]]:
         """Mark the transpositions that need a copy because other ops read the original order."""
-        ops = self.program.ops
+        ops, read = self.program.ops, self._read
         turned = Counter(ops[o].inputs[one.position] for o, here in found.items() for one in here)
-        read = Counter(
-            value for op in ops if not self.elementwise[op.index] for value in set(op.inputs)
-        )
         return {
             index: tuple(
                 replace(one, copy=True)
@@ -238,7 +242,9 @@ class Orders:
             self.orders[result.index] = (plain,)
             return ()
         told = self.product_orders.get(op.index, ProductOrder(plain))
-        groups, order = told.groups(op.rule), told.result
+        if (groups := self._groups.get((op.index, told))) is None:
+            groups = self._groups[op.index, told] = told.groups(op.rule)
+        order = told.result
         last = 0 if told.exchanges(op.rule) else 1
         row = bool(groups[0][0]) and self._is_row(op)
         found = []
@@ -298,11 +304,11 @@ class Orders:
     def _carry(self, op: Op) -> tuple[Transposition, ...]:
         """Handle an op that keeps the order of its largest operands."""
         values = self.program.values
-        size = max((math.prod(values[v].shape) for v in op.inputs if v >= 0), default=0)
+        size = max((self.sizes[v] for v in op.inputs if v >= 0), default=0)
         mains = [
             (position, value)
             for position, value in enumerate(op.inputs)
-            if value >= 0 and self.orders[value] and math.prod(values[value].shape) == size
+            if value >= 0 and self.orders[value] and self.sizes[value] == size
         ]
         if not mains:
             return ()
@@ -313,29 +319,19 @@ class Orders:
         for position, value in mains[1:]:
             # All orders are expressed in the leader's dimension numbers.
             others = {
-                carried_order(order, op.rule, op.rule.operands[position], op.rule.operands[first])
-                for order in self.orders[value]
+                self._carried_order(op, order, position, first) for order in self.orders[value]
             }
             common = tuple(order for order in offered if order in others)
             if common:
                 offered = common
                 continue
-            wanted = carried_order(
-                offered[0], op.rule, op.rule.operands[first], op.rule.operands[position]
-            )
+            wanted = self._carried_order(op, offered[0], first, position)
             if wanted is not None and self.rules.one_prevails:
                 found += self.read(position, value, (wanted,), copy=True)
         for number, output in enumerate(op.outputs):
-            carried = [
-                order
-                for one in offered
-                if (
-                    order := carried_order(
-                        one, op.rule, op.rule.operands[first], op.rule.results[number]
-                    )
-                )
-            ]
-            if not carried and math.prod(values[output].shape) == size:
+            ways = (self._carried_order(op, one, first, ~number) for one in offered)
+            carried = [order for order in ways if order]
+            if not carried and self.sizes[output] == size:
                 # A reshape merges non-adjacent dimensions: first restore the default order.
                 plain = tuple(range(len(values[leader].shape)))
                 found += self.read(first, leader, (plain,), copy=True)
@@ -347,6 +343,14 @@ class Orders:
             if self.elementwise[op.index] and op.rule.results[number] == op.rule.operands[first]:
                 self.bases[output] = self.bases[leader]
         return tuple(found)
+
+    def _carried_order(self, op: Op, order: Order, before: int, after: int) -> Order | None:
+        """Return `carried_order` between tensors of an op: operands, or results as `~position`."""
+        key = op.index, before, after, order
+        if key not in self._carried:
+            sides = (*op.rule.operands, *op.rule.results[::-1])  # ~0 is the last
+            self._carried[key] = carried_order(order, op.rule, sides[before], sides[after])
+        return self._carried[key]
 
     def read(
         self,

@@ -12,8 +12,8 @@ The steps, each from one immutable graph to the next:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard import compat
@@ -39,6 +39,7 @@ def cut_microbatch(
     flops_per_byte: float = FLOPS_PER_BYTE,
     saved: Callable[[Staged], Choice] | None = None,
     body: Any = None,
+    opened: dict[Hashable, Opened] | None = None,
 ) -> Cut:
     """Cut the graph of one microbatch into the fragments of its stages.
 
@@ -54,18 +55,18 @@ def cut_microbatch(
       flops_per_byte: FLOP in the time in which a byte crosses between meshes.
       saved: says what each stage saves for its backward pass; by default as the program does.
       body: the microbatch as a closed jaxpr, by which what is saved of unrolled layers is known.
+      opened: what cuts of the same microbatch into counts of blocks found that may save anything;
+        this one adds what it finds.
 
     Raises:
       StageError: more stages than blocks, or a scope that no op bears.
       PlacementError: stages against the order of data, or a transfer that is forbidden.
     """
-    found = _stages_of(micro, stages, speeds)
-    if saved is not None and body is not None:
-        micro, found = _with_checkpoints(micro, found, body, stages, speeds)
-    rewritten, saves = _rewritten(micro, found, saved)
+    found, rewritten, saves = _saving(micro, stages, speeds, saved, body, opened)
+    makers, readers = rewritten.graph.makers(), rewritten.graph.readers()
     outputs = [
         [
-            _terms(rewritten.graph, part) if add else [part]
+            _terms(rewritten.graph, part, makers, readers) if add else [part]
             for part in ((one,) if isinstance(one, int) else one.values)
         ]
         for one, add in zip(rewritten.outputs, summed, strict=True)
@@ -107,17 +108,63 @@ def cut_microbatch(
     return Cut(whole, found, fragments, rewritten.inputs, results, invariant, saves)
 
 
-def _rewritten(
-    micro: Graph, stages: Stages, saved: Callable[[Staged], Choice] | None
-) -> tuple[Rewritten, Saves | None]:
-    """The graph with the stages of its nodes, a loop for each stage, and what these save."""
-    nodes = (replace(one, stage=stages.labels.get(k)) for k, one in enumerate(micro.nodes))
-    rewritten = in_pieces(replace(micro, nodes=tuple(nodes)), scans=stages.scans)
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """A microbatch in stages that may save anything.
+
+    Attributes:
+      stages: the stages.
+      rewritten: the graph with the stages of its nodes, and a loop for each stage.
+      staged: what each stage may save.
+    """
+
+    stages: Stages
+    rewritten: Rewritten
+    staged: Staged
+
+    @classmethod
+    def of(
+        cls,
+        micro: Graph,
+        stages: int | Sequence[int] | Sequence[Sequence[str]],
+        speeds: Sequence[float] | None,
+        body: Any,
+    ) -> Opened:
+        """Arguments are those of `cut_microbatch`."""
+        found = _stages_of(micro, stages, speeds)
+        if body is not None:
+            micro, found = _with_checkpoints(micro, found, body, stages, speeds)
+        rewritten = _in_stages(micro, found)
+        return cls(found, rewritten, Staged.of(rewritten.graph, len(found)))
+
+
+def _saving(
+    micro: Graph,
+    stages: int | Sequence[int] | Sequence[Sequence[str]],
+    speeds: Sequence[float] | None,
+    saved: Callable[[Staged], Choice] | None,
+    body: Any,
+    known: dict[Hashable, Opened] | None,
+) -> tuple[Stages, Rewritten, Saves | None]:
+    """The stages, the graph in which each saves what is chosen, and that choice."""
     if saved is None:
-        return rewritten, None
-    staged = Staged.of(rewritten.graph, len(stages))
-    chosen = saved(staged)
-    return rewritten.over(staged.saving(chosen)), Saves(staged, chosen)
+        found = _stages_of(micro, stages, speeds)
+        return found, _in_stages(micro, found), None
+    key = tuple(stages) if not isinstance(stages, int) and speeds is None else None
+    one = None if known is None or key is None else known.get(key)
+    if one is None:
+        one = Opened.of(micro, stages, speeds, body)
+        if known is not None and key is not None and all(isinstance(k, int) for k in key):
+            known[key] = one
+    chosen = saved(one.staged)
+    rewritten = one.rewritten.over(one.staged.saving(chosen))
+    return one.stages, rewritten, Saves(one.staged, chosen)
+
+
+def _in_stages(micro: Graph, stages: Stages) -> Rewritten:
+    """The graph with the stages of its nodes, and a loop for each stage."""
+    nodes = (replace(one, stage=stages.labels.get(k)) for k, one in enumerate(micro.nodes))
+    return in_pieces(replace(micro, nodes=tuple(nodes)), scans=stages.scans)
 
 
 def _with_checkpoints(
@@ -156,9 +203,10 @@ def _stages_of(
     return named_stages(micro, [one for one in stages if not isinstance(one, int)])
 
 
-def _terms(graph: Graph, output: int) -> list[int]:
+def _terms(
+    graph: Graph, output: int, makers: Mapping[int, int], readers: Mapping[int, Sequence[int]]
+) -> list[int]:
     """The values whose sum an output is, as far as that sum is all that they are for."""
-    makers, readers = graph.makers(), graph.readers()
     terms, pending = [], [output]
     while pending:
         value = pending.pop()
