@@ -21,6 +21,7 @@ import numpy as np
 
 from autoshard.solve.backends.linear import pair_count
 from autoshard.solve.branch.beside import Beside
+from autoshard.solve.branch.dive import Dive
 from autoshard.solve.branch.tree import Solved, Tree
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.flat import Flat
@@ -96,12 +97,12 @@ class Limited:
         self._begin(plans)
         windows = Windows(search, plans, _solve_window)
         turns, tree = Turns(Kind(), Kind()), self._tree(dual)
-        beside = Beside(dual, tree)
+        beside, dive = Beside(dual, tree), None if tree is None else Dive(tree)
         passes = FIRST_ROUND
         while True:
             search.phase = "search"
             with self._counted(turns.first):
-                self._bound_and_plans(dual, plans, passes)
+                self._bound_and_plans(dual, plans, passes, dive)
             passes = min(2 * passes, PASSES_PER_ROUND)
             if np.isfinite(search.upper) and self._shrink(dual, tree):
                 return
@@ -165,26 +166,34 @@ class Limited:
             if dual.bound - before < SETTLED * abs(dual.bound) or time.monotonic() > until:
                 return
 
-    def _bound_and_plans(self, dual: DualAscent, plans: ForestSearch, passes: int) -> None:
-        """One round: plans under the present prices in a second thread, the bound in this one."""
+    def _bound_and_plans(
+        self, dual: DualAscent, plans: ForestSearch, passes: int, dive: Dive | None
+    ) -> None:
+        """One round: plans under the present prices in a second thread, the bound in this one.
+
+        With a tree every other round is for plans in a leaf of it.
+        """
         search = self.search
+        inside = None if dive is None else dive.next_round()
         plans.prices, plans.messages = dual.best_prices.copy(), dual.best_messages.copy()
+        mover = plans if inside is None else inside
         work = WORK_PER_ROUND * passes * search.level.flat.node_count
-        plans.stopped = False
+        mover.stopped = False
         before = plans.best_cost
-        worker = threading.Thread(target=plans.run, args=(work, search.deadline))
+        worker = threading.Thread(target=mover.run, args=(work, search.deadline))
         worker.start()
         try:
             self._bound(dual, passes)
             worker.join()
         finally:
-            plans.stopped = True
+            mover.stopped = True
             worker.join()
-            if plans.best is not None:
-                search.offer(plans.best)
-        plans.stale = plans.stale + 1 if plans.best_cost == before else 0
-        if plans.stale >= STALE_ROUNDS:
-            plans.begin_afresh()
+            if mover.best is not None and search.offer(mover.best) and mover is inside:
+                plans.begin_with(mover.best)
+        if mover is plans:
+            plans.stale = plans.stale + 1 if plans.best_cost == before else 0
+            if plans.stale >= STALE_ROUNDS:
+                plans.begin_afresh()
         search.check_done()
 
     def _window_and_bound(self, beside: Beside, windows: Windows) -> None:

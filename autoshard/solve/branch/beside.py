@@ -1,9 +1,9 @@
 """What goes on beside a window: passes on the whole problem, and a tree of splits, in turns.
 
-Passes come first: what they find all leaves begin with. Once they gain little, half of the time
-goes to the root of the tree, where many ways to branch are tried. From its first split on the tree
-has all the time: what it raises the bound to passes alone would have to come to first. They go on
-once it has ended.
+Passes come first: what they find all leaves begin with, and the better it is the fewer leaves there
+are. Once they gain little, several turns in a row, half of the time goes to the root of the tree,
+where many ways to branch are tried. From its first split on the tree has all the time: what it
+raises the bound to passes alone would have to come to first. They go on once it has ended.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ SECONDS = 3.0
 SLOW, IN_A_ROW = 5e-3, 3
 """A turn of passes gains little if it closes less than this part of the gap; passes are slow once
 so many turns in a row gain little, as some do before another way gains much."""
+WIDEST = 0.03
+"""A gap counts as no wider than this part of the bound: a plan that is poor says nothing of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +90,8 @@ class Beside:
         if dual.passes - passes < PASSES:
             return
         self._turn_from = dual.passes, dual.bound
-        little = dual.bound - before < SLOW * (upper - dual.bound)
+        gap = min(upper - dual.bound, WIDEST * abs(dual.bound))
+        little = dual.bound - before < SLOW * gap
         self._little = self._little + 1 if little else 0
         self._slow = self._little >= IN_A_ROW and known - dual.bound <= AHEAD * (upper - dual.bound)
         if not dual.has_gained(before, upper):

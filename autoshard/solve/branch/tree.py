@@ -108,6 +108,10 @@ class Tree:
             np.minimum(floor, leaf.floor, out=floor)
         return floor
 
+    def lowest(self, count: int) -> list[Leaf]:
+        """Up to so many leaves, those of the least bounds first."""
+        return [leaf for _, _, leaf in heapq.nsmallest(count, list(self._leaves))]
+
     def run(self, dual: DualAscent, deadline: float) -> None:
         """Split leaves until `deadline` (time.monotonic), until stopped, or until none is left.
 

@@ -14,7 +14,7 @@ from autoshard.solve import Edge, Node, Problem
 from autoshard.solve.branch.cases import decide, hubs
 from autoshard.solve.branch.leaf import Leaf, ascent_on, ascent_within, leaf_of
 from autoshard.solve.branch.tree import Tree
-from autoshard.solve.branch.ways import HALVES, PRICES, Ways
+from autoshard.solve.branch.ways import HALVES, PRICES, Branch, Ways
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.flat import Flat, flatten
 from tests.solve.branch.test_tree import binding, plans
@@ -131,3 +131,28 @@ def test_messages_of_a_leaf_are_halved_and_its_bound_holds():
     still.still = True
     still.run(100.0, math.inf, 9)
     np.testing.assert_array_equal(still.prices, dual.best_prices)
+
+
+@pytest.mark.parametrize("gain", [2.0, 0.0])
+def test_parts_of_a_hub_look_for_better_prices_before_all_else(monkeypatch, gain):
+    flat = flatten(binding(3, "grid"))
+    dual = DualAscent(flat)
+    dual.run(40.0, math.inf, 5)
+    leaf = root(flat, dual)
+    leaf.hopes = {HALVES: 1.0, PRICES: 0.5, 0: 9.0}
+    ways = Ways(flat, leaf, dual.bound + 10.0)
+    ways.best = Branch(0, 1.0, [])
+    leaf.hopes = ways.handed_on()
+    assert leaf.hopes == {HALVES: pytest.approx(1.22), PRICES: math.inf}
+    tried = []
+
+    def found(self, way, rival):
+        tried.append(way)
+        return Branch(way, gain if way == PRICES else 1.0, [] if gain or way != PRICES else None)
+
+    monkeypatch.setattr(Ways, "_try", found)
+    ways = Ways(flat, leaf, dual.bound + 10.0)
+    assert ways.try_all(lambda: False)
+    assert tried == ([PRICES] if gain else [PRICES, HALVES])
+    assert ways.best.way == tried[-1]
+    assert leaf.hopes[PRICES] == ways.handed_on()[PRICES] == gain or not gain
