@@ -27,35 +27,38 @@ GOOD = 0.9
 """Of an order, and of the share of pairs that are in it."""
 WIDTH, HEIGHT, LEFT, BELOW = 640, 480, 60, 40
 TEXT = """Published training runs, each priced at its own configuration: mesh, microbatches, remat,
-precision and attention as published, on the preset of its machine, with nothing fitted to any row.
-Made by `autoshard bench measured TABLE --csv ROWS --markdown PAGE --svg PLOT`. The programs are
-decoders of the models' published dimensions (`autoshard.models.decoder`); kernels, routers and
-communication of other frameworks are priced as JAX's would be. Numbers of chips are those of
-micro-benchmarks where they are known (`autoshard.machine.as_measured`), and XLA:TPU has the flags
-of recipes (`autoshard.machine.compiler.FLAGS`), as has XLA:GPU under MaxText, whose scripts set
-them. What frameworks but JAX do otherwise, by their documentation, is in
-`autoshard.study.measured.eager`, `dispatch` and `tensor_parallel`: collectives of data parallelism
-run beside compute, nothing is copied to be kept, tokens go to experts once a place, tokens come to
-weights that are cut by tensor parallelism, beside products where the framework says so, and float8
-is cast as its recipe does. What they hold is in
+precision and attention as published, on the preset of its machine, with nothing fitted to any
+row. Made by `autoshard bench measured TABLE --csv ROWS --markdown PAGE --svg PLOT`. The programs
+are decoders of the models' published dimensions (`autoshard.models.decoder`); kernels, routers
+and communication of other frameworks are priced as JAX's would be. Numbers of chips are those of
+micro-benchmarks where they are known (`autoshard.machine.as_measured`), and XLA:TPU has the
+flags of recipes (`autoshard.machine.compiler.FLAGS`), as has XLA:GPU under MaxText, whose
+scripts set them. What frameworks but JAX do otherwise, by their documentation, is in
+`autoshard.study.measured.eager`, `dispatch` and `tensor_parallel`: collectives of data
+parallelism run beside compute, nothing is copied to be kept, tokens go to experts once a place,
+tokens come to weights that are cut by tensor parallelism, beside products where the framework
+says so, and float8 is cast as its recipe does. What they hold is in
 `autoshard.study.measured.saved`. Where MaxText has its layers in no loop, sums of gradients over
 copies of the weights wait for all products (`autoshard.study.measured.unrolled`). Pipelines are
 made of the prices of their stages (`autoshard.study.measured.stages`). State-space mixers are
-products of chunks (`autoshard.models.state_space`), which write out what kernels of Triton do not.
+products of chunks (`autoshard.models.state_space`), which write out what kernels of Triton do
+not. What a policy sends to the host waits there, and its transfers are priced
+(`autoshard.cost.transfers`).
 
 Numbers come from micro-benchmarks and laws, none from a run. Which laws were missing was found by
 looking at the half of the runs that is called seen, by a hash of model and chip; the other half is
-blind, but for 51 runs of both that an earlier version of this page had, for LLAMA3.1_405B on
-GB300, where the numbers of B300 and GB300 were chosen while its runs were looked at, and for
-torchtitan's 8B and 70B, Qwen3_235B on GB200 and Megatron's GPT-3, whose ratios were seen while the
-terms of other frameworks were written. None is fitted to them. Peaks of memory were all seen while
-the laws of `autoshard.study.measured.saved` were written: those of Megatron-LM are themselves
-counted and not measured, by the paper whose equations the law is, and that torchtitan keeps of
-products in float8 what it keeps of those in bfloat16 is said by the page whose runs are held to it.
-Ratios of Nemotron 3, of both halves, were seen once its model had been written, and changed
-nothing. Pairs out of order were looked at in both halves; what changed by them are the terms of
-`tensor_parallel`, of torchtitan alone, and of `unrolled`, of MaxText's 7B on H100 alone. Runs of
-torchtitan with tensor parallelism in rowwise float8 are slower than in bfloat16, which its own
+blind, but for 51 runs of both that an earlier version of this page had, for LLAMA3.1_405B on GB300,
+where the numbers of B300 and GB300 were chosen while its runs were looked at, and for torchtitan's
+8B and 70B, Qwen3_235B on GB200 and Megatron's GPT-3, whose ratios were seen while the terms of
+other frameworks were written. None is fitted to them. Peaks of memory were all seen while the laws
+of `autoshard.study.measured.saved` were written: those of Megatron-LM are themselves counted and
+not measured, by the paper whose equations the law is, and that torchtitan keeps of products in
+float8 what it keeps of those in bfloat16 is said by the page whose runs are held to it. Ratios of
+Nemotron 3, of both halves, were seen once its model had been written, and changed nothing. Pairs
+out of order were looked at in both halves; what changed by them are the terms of `tensor_parallel`,
+of torchtitan alone, and of `unrolled`, of MaxText's 7B on H100 alone. That transfers to the host
+run beside whole turns of their loops was looked at in all runs that have some, of both halves. Runs
+of torchtitan with tensor parallelism in rowwise float8 are slower than in bfloat16, which its own
 issue 1207 calls a defect: no term is for that."""
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
 
