@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from autoshard.lower.mpmd.cut.saving import Staged, bare
+from autoshard.lower.mpmd.instructions import Merged, Run, Unit
 from autoshard.lower.mpmd.partition import trace_step
 from autoshard.lower.mpmd.runtime import Controller
 from autoshard.lower.numbers.double import wide, widened
@@ -111,12 +112,22 @@ def test_scarce_memory_sends_stacks_to_the_host_and_runs_as_planned(deep, hosted
     assert controller.most == [round(one) for one in plan.host_bytes]
 
 
+def inside(unit: Unit | Merged) -> int:
+    """Bytes on the host that one program of several tasks makes and reads itself."""
+    parts = unit.parts if isinstance(unit, Merged) else ()
+    nodes = [node for part in parts for node in part.unit.nodes]
+    made = [out.aval for node in nodes if node.equation for out in node.equation.outvars]
+    there = [aval for aval in made if aval.memory_space == jax.memory.Space.Host]
+    return sum(aval.size * aval.dtype.itemsize for aval in there)
+
+
 class _Counting(Controller):
     """A controller that counts the bytes of arrays on the host, by mesh."""
 
     def __init__(self, lowered) -> None:
         super().__init__(lowered)
         self.most = [0] * len(lowered.meshes)
+        self.units = lowered.script.units
 
     def do(self, one) -> None:
         super().do(one)
@@ -124,6 +135,9 @@ class _Counting(Controller):
         for slot, array in self.slots.items():
             if array.sharding.memory_kind == "pinned_host":
                 now[slot.mesh] += array.nbytes
+        if isinstance(one, Run):
+            unit = self.units[one.unit]
+            now[unit.mesh] += inside(unit)
         self.most = [max(pair) for pair in zip(self.most, now, strict=True)]
 
 
