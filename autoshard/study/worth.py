@@ -231,7 +231,7 @@ class _Usual:
     def __init__(self, group: Group) -> None:
         listening = _Listening(group.machine.chip.compiler.without)
         machine = _asked(group.machine, listening)
-        self.facts = analyse(group.program, machine.chip)
+        self.facts = analyse(group.program, machine.chip, anew=True)
         self.asked_early = frozenset(listening.heard)
         self.predictions: list[_Prediction] = []
         self.asked_late: list[frozenset[str]] = []

@@ -66,7 +66,7 @@ PREFETCHED = frozenset(
 )
 
 
-def analyse(program: Program, chip: Chip | None = None) -> Facts:
+def analyse(program: Program, chip: Chip | None = None, *, anew: bool = False) -> Facts:
     """Return the fusion, exposure, phases, orders and liveness of every value of `program`.
 
     They are kept with the program.
@@ -74,8 +74,9 @@ def analyse(program: Program, chip: Chip | None = None) -> Facts:
     Args:
       program: the step.
       chip: the chip it runs on; fusion depends on it. Without one, recomputation costs nothing.
+      anew: whether to derive them although they are known, for who wants to hear what rules ask.
     """
-    if chip not in program.facts:
+    if anew or chip not in program.facts:
         program.facts[chip] = _analysed(program, chip)
     return program.facts[chip]
 

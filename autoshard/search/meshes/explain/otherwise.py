@@ -69,7 +69,7 @@ def keep_choices(explainer: PipelineExplainer, patterns: Sequence[str] = ()) -> 
         if not any(is_called(one, pattern) for row in values.values() for one in row):
             stages = ", ".join(map(str, explainer.stages))
             raise RequirementError(
-                f"of the stages {stages} none keeps a value called {pattern!r}"
+                f"a value called {pattern!r} is kept by no stage among {stages}"
                 f"{hint(pattern, known)}"
             )
     found = [

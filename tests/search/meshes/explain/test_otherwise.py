@@ -90,7 +90,7 @@ def test_each_value_is_asked_about_in_each_stage(explainer):
     assert saved == set(names_of(explainer, 0))
     with pytest.raises(RequirementError) as caught:
         keep_choices(explainer, ["*sin*"])
-    assert str(caught.value).startswith("of the stages 0, 1 none keeps a value called '*sin*'; ")
+    assert str(caught.value).startswith("a value called '*sin*' is kept by no stage among 0, 1; ")
 
 
 def test_where_memory_binds_fewer_microbatches_are_on_their_way(explainer):
