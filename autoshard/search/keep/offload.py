@@ -40,8 +40,10 @@ def offloaded(
     host: Host | None,
     chips: int,
     free_bytes: float,
+    *,
+    most: int = MOST,
 ) -> list[Proposal]:
-    """The choices with stacks on the host, in their order, at most `MOST`; none twice.
+    """The choices with stacks on the host, in their order, at most so many; none twice.
 
     Args:
       residuals: the candidates of the program.
@@ -49,22 +51,12 @@ def offloaded(
       host: of the machine; without one there is nothing to offer.
       chips: how many there are; stacks are cut into as many parts at best.
       free_bytes: per device, for stacks.
+      most: how many are offered.
     """
-    return _away(residuals, (*choices, _nothing(residuals)), host, chips, free_bytes)[:MOST]
-
-
-def _away(
-    residuals: Residuals,
-    choices: Sequence[Proposal],
-    host: Host | None,
-    chips: int,
-    free_bytes: float,
-) -> list[Proposal]:
-    """See `offloaded`."""
     found: list[Proposal] = []
     if host is None:
         return found
-    for choice in dict.fromkeys(choices):
+    for choice in dict.fromkeys((*choices, _nothing(residuals))):
         sizes = {name: size / chips for name, size in residuals.stacks(choice.saved).items()}
         left = sum(sizes.values())
         least = free_bytes if left > free_bytes else 0.0
@@ -77,7 +69,7 @@ def _away(
         if away and left <= free_bytes and room:
             title = f"{choice.title}, {len(away)} of {counted(len(sizes), 'stack')} on the host"
             found.append(replace(choice, title=title, offloaded=frozenset(away)))
-    return found
+    return found[:most]
 
 
 def emptied(
@@ -89,7 +81,8 @@ def emptied(
     before a plan is there. Arguments are those of `offloaded`.
     """
     lean = sorted(choices, key=lambda one: sum(residuals.stacks(one.saved).values()))
-    return _away(residuals, (_nothing(residuals), *lean), host, chips, math.inf)
+    lean.insert(0, _nothing(residuals))
+    return offloaded(residuals, lean, host, chips, math.inf, most=len(lean))
 
 
 def _nothing(residuals: Residuals) -> Proposal:
