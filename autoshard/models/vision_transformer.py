@@ -8,8 +8,8 @@ before the classifier rather than led by a class token (https://arxiv.org/abs/22
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,8 +18,10 @@ from jax import lax
 
 from autoshard.models import training
 from autoshard.models.annotate import LogicalAxes, constrain
+from autoshard.models.attention import Attend
 from autoshard.models.training import Step, abstract, layer_norm, project
 from autoshard.models.transformer import STREAM
+from autoshard.models.whole_attention import whole_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,14 @@ def vision_transformer(
     scan: bool = True,
     checkpoint: bool = True,
     microbatches: int | None = None,
+    attention: str = "plain",
 ) -> Step:
-    """The AdamW step on `[batch, image, image, 3]` images and integer labels."""
+    """The AdamW step on `[batch, image, image, 3]` images and integer labels.
+
+    `attention` is a kind of `autoshard.models.whole_attention`. Raises ValueError for others.
+    """
     config = config or VisionTransformer()
+    attend = whole_attention(attention)
     if layers is not None:
         config = replace(config, layers=layers)
 
@@ -102,7 +109,9 @@ def vision_transformer(
             x = x.reshape(x.shape[0], config.tokens, config.width)
             x = x + (params["patch_bias"] + params["positions"]).astype(x.dtype)
             x = constrain(x, "batch", "length", "embed")
-        x, _ = training.repeat(_layer, x, params["layers"], checkpoint=checkpoint)
+        x, _ = training.repeat(
+            partial(_layer, attend=attend), x, params["layers"], checkpoint=checkpoint
+        )
         with jax.named_scope("classify"):
             x = layer_norm(x, params["final_scale"], params["final_bias"])
             pooled = jnp.mean(x.astype(jnp.float32), axis=1)
@@ -151,7 +160,7 @@ def weights(config: VisionTransformer, *, scan: bool = True) -> dict[str, Any]:
     }
 
 
-def _layer(x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
+def _layer(x: jax.Array, weights: Any, *, attend: Attend) -> tuple[jax.Array, None]:
     def affine(equation: str, x: jax.Array, name: str) -> jax.Array:
         return project(equation, x, weights[name]) + weights[f"{name}_bias"].astype(x.dtype)
 
@@ -162,10 +171,7 @@ def _layer(x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
         queries = constrain(affine("bsd,dnh->bsnh", normed, "wq"), *_QUERIES)
         keys = constrain(affine("bsd,dnh->bsnh", normed, "wk"), *_KEYS)
         values = constrain(affine("bsd,dnh->bsnh", normed, "wv"), *_KEYS)
-        scores = jnp.einsum("bqnh,bsnh->bnqs", queries, keys).astype(jnp.float32)
-        shares = jax.nn.softmax(scores / math.sqrt(queries.shape[-1]), axis=-1)
-        out = jnp.einsum("bnqs,bsnh->bqnh", shares.astype(x.dtype), values)
-        out = constrain(out, *_QUERIES)
+        out = constrain(attend(queries, keys, values), *_QUERIES)
         x = x + constrain(affine("bsnh,nhd->bsd", out, "wo"), *STREAM)
     with jax.named_scope("ffn"):
         normed = layer_norm(x, weights["ffn_scale"], weights["ffn_bias"])

@@ -62,6 +62,7 @@ class TraceOptions(TypedDict, total=False):
     offloaded: list[str]
     prefetch: bool
     microbatches: Count
+    early_casts: bool
     parts: dict[str, list[Count]]
     host: list[str]
     platforms: list[str]

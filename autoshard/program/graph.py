@@ -99,7 +99,9 @@ class Region:
     kind: str
 
 
-REWRITES = ("saved", "offloaded", "prefetch", "microbatches", "parts", "host", "platforms")
+REWRITES = (
+    "saved", "offloaded", "prefetch", "microbatches", "early_casts", "parts", "host", "platforms",
+)  # fmt: skip
 """Options of a trace by which the step is another than the function's own."""
 
 

@@ -17,6 +17,7 @@ from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener
 from autoshard.program.graph import Op, Program, Region
 from autoshard.program.keep import KeepError, find_residuals, with_parts, with_saved
+from autoshard.program.keep.early_casts import with_early_casts
 from autoshard.program.kernels.rule import with_rings
 from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
@@ -61,7 +62,7 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     Raises:
       TraceError: it cannot be cut so, or it is already, or it was told what to save.
     """
-    chosen = ("microbatches", "parts", "saved", "offloaded", "prefetch")
+    chosen = ("microbatches", "early_casts", "parts", "saved", "offloaded", "prefetch")
     told = [key for key in chosen if key in program.options]
     if told:
         raise TraceError(
@@ -72,6 +73,26 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     closed, cut = in_parts(program.written, microbatches, program.ties, rules, counts)
     made = laid_out(closed, program.input_paths, program.output_paths, counts, rules)
     options = {**program.options, **cut, **rules_option(rules)}
+    return replace(program, options=options, jaxpr=closed, written=closed, **made)
+
+
+def casting_early(program: Program) -> Program:
+    """The same step, saving what it saves as it is written, with weights cast before its loops.
+
+    Args:
+      program: the step, whatever it saves, with no loop in parts.
+
+    Raises:
+      TraceError: no loop casts weights, or the step has loops in parts.
+    """
+    if "parts" in program.options:
+        raise TraceError(f"{program.name} has loops in parts already: give it as it is without")
+    chosen = ("saved", "offloaded", "prefetch")
+    options = {key: value for key, value in program.options.items() if key not in chosen}
+    closed, told = cast_early(program.written, True)
+    counts, rules = options.get("trip_counts", ()), program.user_rules
+    made = laid_out(closed, program.input_paths, program.output_paths, counts, rules)
+    options = {**options, **told, **rules_option(rules)}
     return replace(program, options=options, jaxpr=closed, written=closed, **made)
 
 
@@ -160,6 +181,19 @@ def in_parts(
     except CutError as error:
         raise TraceError(str(error)) from error
     return closed, {"microbatches": count}
+
+
+def cast_early(written: Any, early: bool) -> tuple[Any, dict[str, bool]]:
+    """The step with weights cast before its loops if told so, and how options of a trace say so."""
+    if not early:
+        return written, {}
+    closed = with_early_casts(written)
+    if closed is written:
+        raise TraceError(
+            "no loop of the step reads an argument by casts to one narrower type alone, so that "
+            "nothing can be cast before it"
+        )
+    return closed, {"early_casts": True}
 
 
 def _check_one_count(why: str, trip_counts: TripCounts) -> None:

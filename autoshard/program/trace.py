@@ -34,7 +34,14 @@ from autoshard.program.bodies import all_equations
 from autoshard.program.flatten import op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.kernels.known.calls import know_kernels
-from autoshard.program.rewritten import divided, in_parts, laid_out, of_platforms, saving
+from autoshard.program.rewritten import (
+    cast_early,
+    divided,
+    in_parts,
+    laid_out,
+    of_platforms,
+    saving,
+)
 from autoshard.program.rules.choose import UserRules, refuse_for_bodies
 from autoshard.program.rules.kept import heard, rules_option
 from autoshard.program.shard_maps.collectives import CollectiveError
@@ -71,6 +78,7 @@ def trace(
     offloaded: Collection[str] = (),
     prefetch: bool = False,
     microbatches: int = 1,
+    early_casts: bool = False,
     parts: Mapping[str, Sequence[int]] = MappingProxyType({}),
     host: Sequence[str] = (),
     platforms: Sequence[str] = (),
@@ -98,6 +106,7 @@ def trace(
         has a whole turn to run beside, for two more turns' parts on the device.
       microbatches: how many equal parts of the batch the step works on, one after another
         (`autoshard.program.microbatches`).
+      early_casts: cast before loops what they cast turn by turn (`program.keep.early_casts`).
       parts: loops that run in parts, which may save other values: by a loop's name
         (`autoshard.program.keep.Residuals.loops`), the turns at which further parts begin.
       host: arguments to hold in the memory of the host, and to fetch where they are read: `state`,
@@ -105,7 +114,7 @@ def trace(
       platforms: on which the step runs, as JAX calls them (`tpu`, `cuda`): of what
         `lax.platform_dependent` chooses from, the program holds what runs there. A search says so
         for its machine.
-      name: what the program is called in reports (default: the function's name).
+      name: of the program in reports, by default the function's.
 
     Raises:
       TraceError: `fn` does not trace (the message names the user's source line), there are no such
@@ -128,8 +137,7 @@ def trace(
         traced = _traced(step, abstract)
     _check_closed_over(traced.jaxpr, len(leaves), fn)
     untyped, explicit = compat.without_types(_in_lax(traced.jaxpr, step))
-    untyped = know_kernels(run_in_order(untyped), user_rules)
-    opened = _opened(untyped)
+    opened = _opened(untyped := know_kernels(run_in_order(untyped), user_rules))
     shard_maps = shard_maps_in(untyped)
     refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules)
     as_written, names = as_planned(opened), argument_names(fn, len(args))
@@ -137,7 +145,7 @@ def trace(
     as_written, there = of_platforms(as_written, platforms)
     in_turns, cut = in_parts(as_written, microbatches, ties, user_rules, trip_counts)
     keeps = saved, offloaded, prefetch
-    written, closed, told = _kept_as_told(in_turns, parts, keeps, trip_counts)
+    written, closed, told = _kept_as_told(in_turns, early_casts, parts, keeps, trip_counts)
     made = laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
@@ -162,14 +170,19 @@ def trace(
 
 def _kept_as_told(
     written: Any,
+    early_casts: bool,
     parts: Mapping[str, Sequence[int]],
     keeps: tuple[Collection[str] | None, Collection[str], bool],
     trip_counts: TripCounts,
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """A step with loops in parts, the same that saves what is told, and how options say both."""
+    """A step that casts early, with loops in parts, the same that saves what is told, and options.
+
+    The options of a trace say all of these.
+    """
+    written, cast = cast_early(written, early_casts)
     written, apart = divided(written, parts, trip_counts)
     closed, told = saving(written, *keeps)
-    return written, closed, {**apart, **told}
+    return written, closed, {**cast, **apart, **told}
 
 
 def with_arrays(args: Any, fn: Callable[..., Any]) -> Any:

@@ -6,9 +6,10 @@ number of microbatches, on meshes of at most two axes. Then the other choices ar
 the prices of the best plan first, on the mesh that was best for their number: the step that saves
 these values, by the same search, which stops where it cannot beat the best plan so far, and does
 not begin where the kernels alone take as long. After them come the choices that are cheapest at the
-prices of the best plan (`priced`), which are other ones whenever a better plan is found. At last a
-loop is cut in two parts, of which the second saves more, if memory is left (`parts`). With the best
-choice, all mesh shapes are searched in the time that is left.
+prices of the best plan (`priced`), which are other ones whenever a better plan is found. Before
+these the best choice is tried with its weights cast before their loops (`early`). At last a loop is
+cut in two parts, of which the second saves more, if memory is left (`parts`). With the best choice,
+all mesh shapes are searched in the time that is left.
 
 The bound of the plan is the least bound of all choices that were tried: of the chosen one over all
 mesh shapes, of the others on the meshes on which they were planned. A note says so.
@@ -22,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.machine.machine import Machine
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import MeshShape, Plan
@@ -36,6 +36,7 @@ from autoshard.search.keep.accumulate import (
     cut_steps,
     microbatches_of,
 )
+from autoshard.search.keep.early import cast_before, cast_early_note, worth_it
 from autoshard.search.keep.offload import emptied, offloaded, on_host, waiting
 from autoshard.search.keep.parts import divided
 from autoshard.search.keep.priced import (
@@ -48,6 +49,7 @@ from autoshard.search.keep.priced import (
     written_anew,
 )
 from autoshard.search.keep.proposals import Proposal, proposals
+from autoshard.search.keep.shapes import coarse_shapes
 from autoshard.search.keep.trials import (
     NOTHING,
     Base,
@@ -66,7 +68,6 @@ from autoshard.search.keep.trials import (
     saved_by,
 )
 from autoshard.search.memory_loop import explore_fitting
-from autoshard.search.mesh_axes import AXIS_NAMES
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.prepare import prepare
 from autoshard.search.scheduled.near import is_no_worse
@@ -74,9 +75,9 @@ from autoshard.search.scheduled.overlap import bound_at, faster_at_its_share
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.units import format_seconds
 
-FIRST, OTHERS, TRIALS, PARTS = 0.35, 0.5, 0.6, 0.75
+FIRST, OTHERS, EARLY, TRIALS, PARTS = 0.35, 0.5, 0.57, 0.65, 0.77
 """Until which fractions of the time limit the first two choices are planned, the other proposals
-are, those at the prices of a plan are, and those with a loop in two parts are."""
+are, those with early casts, those at the prices of a plan, and those with a loop in two parts."""
 DIVISIONS = 4
 """So many turns are tried at which the second part of a loop may begin."""
 ROOM = (1.0, 1.5)
@@ -88,9 +89,7 @@ PRICED = "cheapest at the prices of a plan"
 
 
 def search_rewrites(program: Program, machine: Machine, asked: SearchOptions) -> list[Plan]:
-    """Return the best plan over what is saved and how many microbatches there are, and others.
-
-    The others are of the same choice.
+    """Return the best plan over what is saved and how many microbatches, and others like it.
 
     Args:
       program: the step; what it saves as it is written is one of the choices.
@@ -128,7 +127,7 @@ class _Search:
             known = []
             if len(self.steps) == 1:
                 return self._alone(self.steps[0])
-        shapes = self._coarse_shapes()
+        shapes = coarse_shapes(self.steps[0], self.machine, self.asked)
         bases = [self._base(step, one) for step, one in itertools.zip_longest(self.steps, known)]
         # What looks best comes first: what cannot beat it costs no search then.
         first = [(base, choice) for base in bases for choice in base.choices[:1]]
@@ -141,7 +140,7 @@ class _Search:
         if not any(one.plan for one in self.trials):
             self._tried([(base, one) for base in bases for one in base.lean], shapes, TRIALS)
         if known:
-            self._refined(bases, shapes)
+            self._refined([*bases, *self._cast_early()], shapes)
             self._beside()
             self._in_two_parts()
         best = best_of(self.trials, by_bytes=self.saves, by_schedule=self.asked.by_schedule)
@@ -185,6 +184,15 @@ class _Search:
             best = min(mine, key=lambda one: one.objective, default=None)
             found = None if best is None or choice is None else best.explored
             self._try(base, choice, shapes if found is None else [found.shape], share)
+
+    def _cast_early(self) -> list[Base]:
+        """Plan the best choices with weights cast before their loops; the steps of these."""
+        found = cast_before(self.trials, self.machine.chip.compiler)
+        for base, choice, late in found:
+            shapes, tried = [one.shape for one in (late.explored,) if one], len(self.trials)
+            self._tried([(base, choice)], shapes, EARLY)
+            self.trials[tried:] = [worth_it(one, late) for one in self.trials[tried:]]
+        return [base for base, _, _ in found]
 
     def _refined(self, bases: Sequence[Base], shapes: Sequence[MeshShape]) -> None:
         """Plan the choices that are cheapest at the prices of the best plan so far."""
@@ -287,13 +295,6 @@ class _Search:
         more = chosen_microbatches(step, {}, self.refused) if self.numbers else []
         return [replace(plan, notes=(*plan.notes, *self.notes, *more)) for plan in found]
 
-    def _coarse_shapes(self) -> list[MeshShape]:
-        """The mesh that was asked for, or those of two axes."""
-        if self.asked.mesh is not None:
-            return prepare(self.steps[0], self.machine, self.asked)[1]
-        meshes = candidate_meshes(self.machine, axes=2)
-        return [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in meshes]
-
     def _used(self) -> float:
         """The fraction of the time limit that is over."""
         return (time.monotonic() - self.started) / self.asked.time_limit
@@ -388,7 +389,7 @@ class _Search:
         return replace(plan, proof=proof, notes=notes, kept=kept)
 
     def _notes(self, mine: Trial, best: Trial) -> list[str]:
-        notes = [*self.notes, *waiting(mine.program)]
+        notes = [*self.notes, *waiting(mine.program), *cast_early_note(mine.program)]
         if self.numbers:
             notes += chosen_microbatches(mine.base, by_number(self.trials), self.refused)
         if self.saves and not self.notes:

@@ -21,6 +21,7 @@ from autoshard.study.measured.summary import (
     spreads,
 )
 from autoshard.study.measured.table import HALVES, half
+from autoshard.study.measured.unpublished import UNPUBLISHED
 from autoshard.units import format_percent
 
 GOOD = 0.9
@@ -115,14 +116,16 @@ def _orders(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         return
     good = sum(one.correlation >= GOOD for one in found.values())
     yield f"The rank correlation is at least {GOOD} in {good} of {len(found)} groups."
-    jax = orders(_jax(rows))
-    if jax:
-        good = sum(one.correlation >= GOOD for one in jax.values())
-        yield (
-            f"Of runs of JAX frameworks of quality A and B alone it is in {good} of {len(jax)}: "
-            + ", ".join(f"{name} {one.correlation:.2f}" for name, one in jax.items())
-            + "."
-        )
+    said = [row for row in _jax(rows) if UNPUBLISHED not in row.get("status", "")]
+    whose = "Of runs of JAX frameworks of quality A and B alone"
+    for words, some in ((whose, _jax(rows)), (f"{whose} whose source says their mesh", said)):
+        if jax := orders(some):
+            good = sum(one.correlation >= GOOD for one in jax.values())
+            yield (
+                f"{words} it is in {good} of {len(jax)}: "
+                + ", ".join(f"{name} {one.correlation:.2f}" for name, one in jax.items())
+                + "."
+            )
     if known:
         apart, right = (sum(getattr(one, w) for one in found.values()) for w in ("apart", "right"))
         each = [one.right / one.apart for one in found.values() if one.apart]

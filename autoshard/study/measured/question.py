@@ -31,6 +31,7 @@ from autoshard.study.measured.pipeline import Pipeline, pipeline_of
 from autoshard.study.measured.precision import products_of, scaling_of
 from autoshard.study.measured.remat import JAX, Remat, UnreachableError, remat_of
 from autoshard.study.measured.table import Run
+from autoshard.study.measured.unpublished import UNPUBLISHED, data_parallel_mesh
 
 AXES = ("replica", "fsdp", "expert", "context", "tensor")
 COMPILED_LOSS = 202506
@@ -110,7 +111,7 @@ def question(run: Run) -> Question:
         raise UnreachableError(str(error).split("\n")[0]) from error
     notes = [*words, *batch_notes]
     pipeline, machine = _pipeline(run, machine, found.layers, notes)
-    mesh = _mesh(run, machine.chips, notes)
+    mesh = _mesh(run, machine, notes)
     remat, sent = remat_of(run, notes)
     products = products_of(run, notes)
     batch, sequence = int(run.batch or 0), run.sequence or 0
@@ -199,8 +200,9 @@ def _pipeline(
         raise UnreachableError(str(error).split("\n")[0]) from error
 
 
-def _mesh(run: Run, devices: int, notes: list[str]) -> dict[str, int]:
+def _mesh(run: Run, machine: Machine, notes: list[str]) -> dict[str, int]:
     """Sizes of all axes, in their order."""
+    devices = machine.chips
     tensor, context, experts = run.tp or 1, run.cp or 1, run.ep or 1
     model = tensor * context
     if devices % model:
@@ -218,8 +220,8 @@ def _mesh(run: Run, devices: int, notes: list[str]) -> dict[str, int]:
     if sizes["fsdp"] == -1:
         sizes = {"replica": 1, "fsdp": ranks}
     if run.fsdp is None and run.dp is None:
-        notes.append("parallelism not published: taken to be FSDP over all data-parallel ranks")
-        sizes = {"replica": 1, "fsdp": ranks}
+        sizes, note = data_parallel_mesh(run, machine, ranks)
+        notes.append(f"{UNPUBLISHED}: {note}")
     if not sizes["fsdp"]:
         notes.append("optimizer state sharded over the data-parallel ranks, weights as it is best")
         sizes = {"replica": 1, "fsdp": ranks}

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.study.measured.unpublished import UNPUBLISHED
 from autoshard.units import counted, format_percent
 
 WITHIN, CLOSE = 0.25, 0.1
@@ -27,8 +28,6 @@ LATE = "it took longer than"
 """What a status says of a run that ran out of time."""
 UNASKED = "not asked"
 """The status of a run that was not asked before an interrupt."""
-UNPUBLISHED = "parallelism not published"
-"""What a status says of a run whose mesh its source does not."""
 LEAST = 3
 """Configurations of a group that have an order."""
 

@@ -249,6 +249,7 @@ def test_pairs_out_of_order_are_told_with_what_runs_of_one_configuration_differ_
     rows[-1]["status"] = "priced; parallelism not published: taken to be FSDP"
     text = page(rows, "plot.svg")
     assert "quality A and B alone it is in 0 of 1: m on c -1.00." in text
+    assert "whose source says their mesh" not in text  # two configurations have no order
     assert "Of 3 pairs in groups below 0.9, 1 are nearer than runs of one configuration" in text
     assert "and of 2 others the source of one does not say its mesh" in text
     assert "| m on c | a1 | d | 90.5 %; mesh not published | -20.0 % | 9.5 % |" in text
