@@ -32,7 +32,7 @@ from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.rings import ring_seconds
 from autoshard.cost.roofline import op_seconds
-from autoshard.cost.tiling import padding
+from autoshard.cost.tiling import as_numbered, padding
 from autoshard.cost.vector_products import with_sums
 from autoshard.machine.chip import Chip
 from autoshard.machine.machine import Machine
@@ -328,9 +328,8 @@ class StepPrices:
 
     def is_filled(self, op: Op) -> bool:
         """Whether it updates a buffer that is filled with a constant before."""
-        if op.primitive not in UPDATES:
-            return False
-        return op.inputs[0] < 0 or self.program.values[op.inputs[0]].free
+        first = op.inputs[0] if op.inputs else -1
+        return op.primitive in UPDATES and (first < 0 or self.program.values[first].free)
 
     def _moved(self, op: Op, strategies: Strategies) -> Floats:
         """Bytes per device of the slice that a partial op reads or writes."""
@@ -356,8 +355,10 @@ class StepPrices:
         return strategies.found[key]
 
     def _bytes(self, value: int, strategies: Strategies, what: str, number: int = 0) -> Floats:
-        """Bytes per device of `value`, under every strategy."""
-        return self.program.values[value].bytes / self._parts(strategies, what, number)
+        """Bytes per device of `value`, under every strategy; tiles are filled as kernels say."""
+        record, innermost = self.program.values[value], self.dataflow.innermost.get(value)
+        filled = record.bytes * as_numbered(record.shape, self.machine.chip, innermost)
+        return filled / self._parts(strategies, what, number)
 
 
 def heap_factor(dataflow: Facts, chip: Chip, value: int) -> float:

@@ -8,7 +8,8 @@ The chip states lanes and sublanes (`Chip.lanes`); any compiler is expected to f
 
 Which two dimensions are the innermost is the compiler's choice, for each array; here they are those
 that waste least, but of what a convolution of windows reads the batch and the features: images of
-three channels take 2.7 times their bytes there and more. For the gradient of their layer XLA:TPU
+three channels take 2.7 times their bytes there and more. What a kernel of Pallas reads and writes
+lies as it is numbered: heads of 64 take twice their bytes. For the gradient of their layer XLA:TPU
 lays them so; a forward convolution alone reads them by batch and width. Arrays of one dimension are
 taken as they are.
 
@@ -34,7 +35,8 @@ def padding(sizes: NDArray[np.int64], chip: Chip, innermost: Sequence[int] | Non
     Args:
       sizes: of their dimensions, on one device; `[arrays, rank]`.
       chip: `lanes` and `sublanes` are of its tiles; 1 and 1 if it has none.
-      innermost: the two dimensions of the tiles; None if the compiler may take any.
+      innermost: the two dimensions of the tiles; the last one alone if these are it and the one
+        before it, in this order; None if the compiler may take any.
 
     >>> from autoshard.machine import load
     >>> padding(np.array([[16, 196, 196]]), load("v5e-1").chip).round(2).tolist()
@@ -48,6 +50,9 @@ def padding(sizes: NDArray[np.int64], chip: Chip, innermost: Sequence[int] | Non
     if not denies("tpu.tiles-of-few-rows"):
         rows = np.minimum(rows, 2 ** np.ceil(np.log2(full)).astype(np.int64))
     lanes, sublanes = _filled(full, chip.lanes), _filled(full, rows)
+    if innermost is not None and len(innermost) == 1:
+        (last,) = innermost
+        return lanes[:, last] * sublanes[:, last - 1]
     if innermost is None and denies("tpu.tiles-waste-least"):
         return lanes[:, -1] * sublanes[:, -2]
     pairs = lanes[:, :, None] * sublanes[:, None, :]
@@ -55,6 +60,18 @@ def padding(sizes: NDArray[np.int64], chip: Chip, innermost: Sequence[int] | Non
     if innermost is not None:
         pairs = pairs[:, innermost][:, :, innermost]
     return pairs.reshape(count, -1).min(axis=1)
+
+
+def as_numbered(shape: Sequence[int], chip: Chip, innermost: Sequence[int] | None) -> float:
+    """The same of an array that lies in the order of its dimensions; 1 of all others.
+
+    >>> from autoshard.machine import load
+    >>> as_numbered((16, 256, 64), load("v5e-1").chip, (2,))
+    2.0
+    """
+    if innermost is None or len(innermost) > 1:
+        return 1.0
+    return float(padding(np.array([shape], dtype=np.int64), chip, innermost)[0])
 
 
 def _filled(sizes: NDArray[np.int64], tile: NDArray[np.int64] | int) -> Floats:

@@ -132,7 +132,8 @@ class Facts:
       rows: the reductions that run inside of what reads them, see
       `autoshard.xla.fusion_row_reductions`.
       innermost: by value, the dimensions of which two are innermost in memory where the compiler
-        does not take any, see `autoshard.xla.dim_order.tpu_minor`.
+        does not take any, or the last one alone for those of kernels, see
+        `autoshard.xla.dim_order.tpu_minor`.
       parted: values that may be resharded although a kernel computes them along with others; it is
         cut in two then. They are found from requirements.
     """
@@ -213,6 +214,7 @@ class Facts:
             op.index in self.rows,
             self.summed_together[op.index],
             op.index in self.renewals,
+            tuple(len(self.innermost.get(v, ())) == 1 for v in (*op.inputs, *op.outputs)),
         )
 
 

@@ -1,7 +1,8 @@
 """Find what is copied when a loop reads slices of a stack.
 
 * A slice that is fused into its reader is read in place. On XLA:GPU some readers need it as an
-  array of its own, which is written first: library products, in-place updates and the like.
+  array of its own, which is written first: library products, in-place updates and the like. On
+  XLA:TPU kernels of Pallas do.
 * Where slices are gathered along an inner dimension, the whole stack is transposed once, before the
   loop (`Slice`).
 """
@@ -28,7 +29,9 @@ def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
     """
     all_written = compiler.denies("gpu.slices-read-in-place")
     for_products = compiler.has("gpu.slices-written-for-products")
-    if not (all_written or for_products or compiler.denies("tpu.slices-read-in-place")):
+    for_products |= compiler.denies("tpu.slices-read-in-place")
+    for_kernels = compiler.has("tpu.slices-written-for-kernels")
+    if not (all_written or for_products or for_kernels):
         return frozenset()
     readers = program.consumers()
     sliced, copied = set[int](), set[int]()
@@ -39,9 +42,10 @@ def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
         if program.values[value].free or program.values[value].host:
             continue
         if all_written or any(
-            is_matrix_op(program.ops[reader].primitive)
-            or (program.ops[reader].primitive in UPDATES and position == 0)
-            for reader, position in readers[value]
+            (for_kernels and reader.kernel is not None)
+            or (for_products and is_matrix_op(reader.primitive))
+            or (for_products and reader.primitive in UPDATES and position == 0)
+            for reader, position in ((program.ops[k], position) for k, position in readers[value])
         ):
             copied.add(op.index)
         else:

@@ -22,6 +22,7 @@ from autoshard.program.facts import Facts
 from autoshard.program.trace import Program, trace
 from autoshard.xla import analyse
 from autoshard.xla.habits import HABITS
+from autoshard.xla.habits.tpu_loops import in_turns
 from tests.helpers import with_lost_habits
 
 ROOT = Path(autoshard.__file__).parent
@@ -292,6 +293,8 @@ CASES: dict[str, dict[str, Case]] = {
         "tpu.reductions-of-one-array-together": SUMS,
         "tpu.products-added-to-products": TWO_PRODUCTS,
         "tpu.slices-read-in-place": OF_PRODUCT,
+        "tpu.slices-written-for-kernels": Case(in_turns, (WIDE, array(3, 64, 256))),
+        "tpu.kernels-read-as-numbered": Case(in_turns, (WIDE, array(3, 64, 256))),
         "tpu.updates-in-place": CACHED,
         "tpu.stacks-beside-what-they-renew": RENEWED,
         "tpu.scores-lie-by-positions": GROUPED,

@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas
 
 from autoshard.cost.step_prices import step_prices
+from autoshard.machine.load import load
 from autoshard.program.facts import Facts
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Program, trace
@@ -56,6 +58,20 @@ def test_a_slice_that_is_fused_is_read_in_place() -> None:
 
 def test_a_compiler_without_a_library_reads_in_place() -> None:
     assert flow_of(product, library=False)[1].copied == frozenset()
+
+
+def test_on_tpus_a_slice_is_copied_for_a_kernel_and_for_no_product() -> None:
+    def kernel(left: Any, right: Any, made: Any) -> None:
+        made[...] = left[...] + right[...]
+
+    def body(x: Any, w: Any) -> tuple[Any, None]:
+        shape = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+        return x @ pallas.pallas_call(kernel, shape)(w, w), None
+
+    for copies, turn in ((True, body), (False, product)):
+        program = trace(lambda stack, x, turn=turn: jax.lax.scan(turn, x, stack)[0], STACK, START)
+        flow = analyse(program, load("v5p-1").chip)
+        assert flow.copied == ({slice_of(program)} if copies else set())
 
 
 def test_of_bitcasts_the_last_is_copied() -> None:

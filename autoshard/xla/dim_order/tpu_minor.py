@@ -6,6 +6,9 @@ features. For the operands and result of a product, it covers dimensions that ar
 dimensions. Elementwise results and transposes of these inherit it: scores
 `[batch, heads, queries, keys]` are tiled by queries and keys. Images of three channels are tiled by
 batch and channels where a step computes the gradient of their layer, which is assumed here.
+
+A kernel of Pallas reads and writes arrays in the order in which their dimensions are numbered, and
+so do loops that hand it slices of stacks, or stack what it makes.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ INNERMOST = 2
 """The number of dimensions of a tile."""
 
 
+_EDGES = frozenset({"scan_slice", "scan_stack", "enter"})
+"""Ops that hand a value into a loop or out of it."""
+
 FEW_CHANNELS = 4
 """Arrays with at most this batch or feature size are laid out like images of three channels."""
 
@@ -29,6 +35,8 @@ def innermost_dimensions(
     program: Program, elementwise: Sequence[bool], compiler: Compiler = LAWS
 ) -> dict[int, tuple[int, ...]]:
     """Return, by value, the dimensions two of which are minor-most; other values are unrestricted.
+
+    The last dimension alone stands for the order in which all are numbered.
 
     Args:
       program: the step.
@@ -46,7 +54,27 @@ def innermost_dimensions(
             sizes = [program.values[op.inputs[0]].shape[d] for d in alone]
             if len(alone) == INNERMOST and (images if min(sizes) <= FEW_CHANNELS else windows):
                 found[op.inputs[0]] = alone
+    if not compiler.denies("tpu.kernels-read-as-numbered"):
+        found |= _of_kernels(program)
     return found
+
+
+def _of_kernels(program: Program) -> dict[int, tuple[int, ...]]:
+    """Return the last dimension of what kernels read and write, and of the stacks of that."""
+    values = program.values
+    wanted = {
+        value
+        for op in program.ops
+        if op.kernel is not None
+        for value in (*op.inputs, *op.outputs)
+        if value >= 0
+    }
+    edges = [op for op in program.ops if op.primitive in _EDGES and op.inputs[0] >= 0]
+    for op in (*edges, *reversed(edges)):  # into loops and out of them
+        if wanted.intersection((op.inputs[0], op.outputs[0])):
+            wanted |= {op.inputs[0], op.outputs[0]}
+    ranks = {value: len(values[value].shape) for value in wanted}
+    return {value: (rank - 1,) for value, rank in ranks.items() if rank >= INNERMOST}
 
 
 def _of_products(program: Program, elementwise: Sequence[bool]) -> dict[int, tuple[int, ...]]:

@@ -22,6 +22,7 @@ _BOUNDS = {
     "gpu.sums-combined": "it joins what gpu.sums-combined-in-loops and -to-30-mib are about",
     "gpu.sums-of-types-apart": "gpu.sums-combined ends where the types differ",
     "gpu.collectives-within-hosts-by-table": "gpu.gathers-between-hosts-reckoned ends at a host",
+    "tpu.slices-written-for-kernels": "tpu.slices-read-in-place ends at a kernel of Pallas",
     "tpu.long-narrow-functions-written": "tpu.long-functions-made-anew holds of float32 alone",
     "tpu.tables-written-for-lookups": "tpu.elementwise-into-products ends at a lookup's table",
     "tpu.lookups-convert-what-they-find": "a lookup ends no chain, unlike a product on XLA:GPU",
@@ -75,6 +76,8 @@ _MEMORY = {
     "be part of the kernels before it",
     "tpu.scores-lie-by-positions": "scores of few keys fill whole tiles, and would be said to take "
     "a fifth of that",
+    "tpu.kernels-read-as-numbered": "heads of 64 that a kernel of attention reads take twice their "
+    "bytes (ViT-L/16 on v5e-16: 10.7 GiB compiled, and 8.4 would be said)",
     "tpu.windows-lie-by-batch-and-features": "what convolutions read fills more tiles than if any "
     "dimensions were innermost",
     "gpu.stacks-turned-for-products": "a token for 32 sequences of Llama-3-8B takes 79 GiB on one "

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental import pallas
 
 from autoshard.xla.habits.records import Built, Habit
 from autoshard.xla.habits.tpu_probes import alone, bf16, f32, products, unprobed, written
@@ -61,6 +63,22 @@ def _written_in_stack(built: Built) -> bool:
     return updates and "bf16[8,8192,2048]" in product.writes
 
 
+def in_turns(x: Any, stack: Any) -> Any:
+    """A loop whose kernel reads a slice of a stack in each turn."""
+
+    def kernel(given: Any, one: Any, made: Any) -> None:
+        made[...] = given[...] + one[...]
+
+    call = pallas.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype))
+    return lax.scan(lambda x, one: (call(jnp.tanh(x), one), None), x, stack)[0]
+
+
+def _written_for_kernel(built: Built) -> bool:
+    slices = built.kernels("dynamic-slice", writes="f32[256,512]")
+    (call,) = [one for one in built.kernels("custom-call") if one.depth == 1]
+    return len(slices) == 1 and slices[0].depth == 1 and slices[0].name in call.operands
+
+
 HABITS: tuple[Habit, ...] = (
     alone(
         "stacks-beside-what-they-renew",
@@ -77,6 +95,13 @@ HABITS: tuple[Habit, ...] = (
         _layers,
         (bf16(16384, 4096), bf16(6, 4096, 4096)),
         _sliced_in_product,
+    ),
+    alone(
+        "slices-written-for-kernels",
+        "A slice of a stack that a kernel of Pallas reads is written first, in each turn.",
+        in_turns,
+        (f32(256, 512), f32(8, 256, 512)),
+        _written_for_kernel,
     ),
     alone(
         "stacks-converted-before-loops",

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental import pallas
 
 from autoshard.xla.habits.records import Built, Habit
 from autoshard.xla.habits.tpu_probes import alone, bf16, f32, layout_of, written
@@ -69,6 +70,22 @@ def _images_turned(built: Built) -> bool:
     return images.opcode == "copy" and {*images.orders[0][-2:]} == {0, 3}
 
 
+def _by_kernel(x: Any) -> Any:
+    """A kernel of one block, of what an elementwise op makes."""
+
+    def kernel(given: Any, made: Any) -> None:
+        made[...] = given[...] + 1
+
+    made = lax.optimization_barrier(x * 2)
+    return pallas.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype))(made)
+
+
+def _as_numbered(built: Built) -> bool:
+    """With 64 in the lanes, where 256 would fill them."""
+    (made,) = built.kernels("multiply")
+    return made.orders[0] == (0, 1, 2)
+
+
 HABITS: tuple[Habit, ...] = (
     alone(
         "tiles-of-8-by-128",
@@ -107,5 +124,13 @@ HABITS: tuple[Habit, ...] = (
         _first_layer,
         (bf16(64, 224, 224, 3), bf16(7, 7, 3, 64)),
         _images_turned,
+    ),
+    alone(
+        "kernels-read-as-numbered",
+        "What a kernel of Pallas reads and writes lies in the order of its dimensions.",
+        _by_kernel,
+        (f32(4, 256, 64),),
+        _as_numbered,
+        source="https://docs.jax.dev/en/latest/pallas/tpu/details.html",
     ),
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas
 
 from autoshard.machine.load import load
 from autoshard.program.trace import trace
@@ -67,3 +69,40 @@ def test_constants_are_not_taken_for_one_value():
     found = innermost_dimensions(replace(program, ops=tuple(constant)), [False] * len(constant))
     (product,) = (op.outputs[0] for op in program.ops if op.primitive == "dot_general")
     assert found == {product: (1, 2)}
+
+
+def attend(queries: jax.Array, stack: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A loop whose kernel reads slices of a stack, and whose results are stacked."""
+
+    def kernel(left: Any, right: Any, made: Any) -> None:
+        made[...] = left[...] + right[...]
+
+    call = pallas.pallas_call(kernel, jax.ShapeDtypeStruct(queries.shape, queries.dtype))
+
+    def turn(queries: jax.Array, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+        made = call(queries, keys)
+        return jnp.tanh(made), made
+
+    return jax.lax.scan(turn, queries, stack)
+
+
+def test_kernels_read_and_write_as_dimensions_are_numbered_in_stacks_too() -> None:
+    program = trace(attend, array(4, 256, 64), array(8, 4, 256, 64))
+    found = innermost_dimensions(program, [False] * len(program.ops))
+    (stack,) = (op.outputs[0] for op in program.ops if op.primitive == "scan_stack")
+    (call,) = (op for op in program.ops if op.kernel is not None)
+    assert found[program.inputs[1]] == found[stack] == (3,)
+    assert {found[value] for value in (*call.inputs, *call.outputs)} == {(2,)}
+
+
+@pytest.mark.parametrize(("denied", "lanes"), [((), 128), (("tpu.kernels-read-as-numbered",), 64)])
+def test_heads_of_64_take_128_lanes_where_a_kernel_reads_them(
+    denied: tuple[str, ...], lanes: int
+) -> None:
+    machine = load("v5e-1")
+    compiler = replace(machine.chip.compiler, without=frozenset(denied))
+    machine = replace(machine, chip=replace(machine.chip, compiler=compiler))
+    given = case(attend, array(4, 256, 64), array(8, 4, 256, 64), mesh={"x": 1}, machine=machine)
+    stack = given.program.inputs[1]
+    held = float(given.built.prices.held_bytes(stack, np.array([[-1]]))[0])
+    assert held == 8 * 4 * 256 * lanes * 2
