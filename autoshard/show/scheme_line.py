@@ -46,6 +46,8 @@ def scheme_line(found: Profile) -> str:
     if plan.kept:
         saved = sum(one.saved for one in plan.kept)
         said.append(f"{saved} of {counted(len(plan.kept), 'forward value')} saved")
+    if "early_casts" in plan.options:
+        said.append("weights cast before their loops")
     return ", ".join(said)
 
 

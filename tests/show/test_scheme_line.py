@@ -62,3 +62,11 @@ def test_the_weights_of_a_step_that_serves_are_not_its_cache():
     program = trace(step.fn, *step.args, name=name, **step.options)
     plan = search(program, machine, mesh={"x": 8}, time_limit=10.0, baselines=False)
     assert scheme_line(profile(plan, program, machine)) == "TP over 8 (x)"
+
+
+def test_it_says_that_weights_are_cast_before_their_loops():
+    step = find("llama3-8b:tiny")
+    program = trace(step.fn, *step.args, early_casts=True, **step.options)
+    plan = search(program, toy_machine(8), mesh={"x": 8}, time_limit=10.0, baselines=False)
+    line = scheme_line(profile(plan, program, toy_machine(8)))
+    assert line.endswith("(x), weights cast before their loops")
