@@ -57,10 +57,11 @@ not measured, by the paper whose equations the law is, and that torchtitan keeps
 float8 what it keeps of those in bfloat16 is said by the page whose runs are held to it. Ratios of
 Nemotron 3, of both halves, were seen once its model had been written, and changed nothing. Pairs
 out of order were looked at in both halves; what changed by them are the terms of `tensor_parallel`,
-of torchtitan alone, and of `unrolled`, of MaxText's 7B on H100 alone. That transfers to the host
-run beside whole turns of their loops was looked at in all runs that have some, of both halves. Runs
-of torchtitan with tensor parallelism in rowwise float8 are slower than in bfloat16, which its own
-issue 1207 calls a defect: no term is for that."""
+of torchtitan alone, of `unrolled`, of MaxText's 7B on H100 alone, and what a mesh is taken to be
+that its source does not say (`autoshard.study.measured.unpublished`), of three runs of AXLearn's
+paper. That transfers to the host run beside whole turns of their loops was looked at in all runs
+that have some, of both halves. Runs of torchtitan with tensor parallelism in rowwise float8 are
+slower than in bfloat16, which its own issue 1207 calls a defect: no term is for that."""
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
 
 
