@@ -196,7 +196,7 @@ from autoshard.compat.user_code import (
     arrays_of_user_code,
     in_checkpoint,
 )
-from autoshard.compat.versions import known_flags, warn_if_untested
+from autoshard.compat.versions import known_flags, taken_on_tpu, warn_if_untested
 
 __all__ = [
     "ARGUMENT",
@@ -328,6 +328,7 @@ __all__ = [
     "splash_mask",
     "splat_integer",
     "stablehlo_of_hlo",
+    "taken_on_tpu",
     "traced_on",
     "traced_without_gpu",
     "user_line_of_error",

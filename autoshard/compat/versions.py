@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Mapping
 from importlib import metadata
@@ -26,6 +27,9 @@ _NEW = {
     "xla_gpu_pipeline_all_reduce": (0, 11),
 }
 """First jaxlib with a flag."""
+_REFUSED = {"xla_tpu_enable_async_collective_fusion_fuse_all_gather": (0, 0, 43)}
+"""First libtpu that refuses a flag on every chip but v5e, and ends a compile for it in
+FAILED_PRECONDITION: 0.0.42.1 takes it, and 0.0.43.2 to 0.0.50.1 do not."""
 
 
 def known_flags(flags: Mapping[str, _Value]) -> dict[str, _Value]:
@@ -35,6 +39,19 @@ def known_flags(flags: Mapping[str, _Value]) -> dict[str, _Value]:
         name: value
         for name, value in flags.items()
         if _NEW.get(name, installed) <= installed < _GONE.get(name, (*installed, 0))
+    }
+
+
+def taken_on_tpu(flags: Mapping[str, _Value], chip: str) -> dict[str, _Value]:
+    """Those of `flags` that the installed libtpu takes on a chip; all where there is none."""
+    try:
+        installed = _numbers(metadata.version("libtpu"))
+    except metadata.PackageNotFoundError:
+        return dict(flags)
+    return {
+        name: value
+        for name, value in flags.items()
+        if chip == "TPU v5e" or installed < _REFUSED.get(name, (*installed, 0))
     }
 
 
@@ -51,4 +68,9 @@ def warn_if_untested() -> None:
 
 
 def _installed() -> tuple[int, ...]:
-    return tuple(int(part) for part in metadata.version("jaxlib").split(".")[:2])
+    return _numbers(metadata.version("jaxlib"))[:2]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers with which a version begins."""
+    return tuple(map(int, re.match(r"[\d.]*\d", version)[0].split(".")))  # type: ignore[index]

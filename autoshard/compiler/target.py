@@ -219,7 +219,7 @@ def _tpu(machine: Machine, coordinates: np.ndarray) -> Target:
     while len(columns) < 3:
         columns.append(np.zeros(len(coordinates), dtype=np.int64))
     named = np.stack([slices, *columns, cores], axis=1)
-    told = machine.chip.compiler.options
+    told = compat.taken_on_tpu(machine.chip.compiler.options, machine.chip.name)
     return Target("tpu", options, _rows(named), told, chip.clock_hertz)
 
 

@@ -63,3 +63,31 @@ def test_flags_that_are_new_are_left_out_before(installed):
     for later in ("0.11.0", "0.12.0.1", "0.14"):
         installed(later)
         assert compat.known_flags(flags) == flags
+
+
+@pytest.mark.parametrize(
+    ("libtpu", "chip", "left"),
+    [
+        ("0.0.42.1", "TPU v5p", 2),
+        ("0.0.43.2", "TPU v5p", 1),
+        ("0.0.50.1", "TPU v6e", 1),
+        ("0.0.50.1", "TPU v5e", 2),
+        ("0.0.60.dev20270101", "TPU7x", 1),
+    ],
+)
+def test_what_a_newer_libtpu_refuses_is_left_out_but_on_v5e(installed, libtpu, chip, left):
+    refused = "xla_tpu_enable_async_collective_fusion_fuse_all_gather"
+    flags = {refused: True, "xla_enable_async_all_gather": True}
+    installed(libtpu)
+    found = compat.taken_on_tpu(flags, chip)
+    assert len(found) == left
+    assert (refused in found) == (left == 2)
+
+
+def test_all_flags_are_taken_where_no_libtpu_is_there(monkeypatch):
+    def version(name: str) -> str:
+        raise versions.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(versions.metadata, "version", version)
+    refused = {"xla_tpu_enable_async_collective_fusion_fuse_all_gather": True}
+    assert compat.taken_on_tpu(refused, "TPU v5p") == refused
