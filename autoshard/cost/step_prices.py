@@ -32,7 +32,7 @@ from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.rings import ring_seconds
 from autoshard.cost.roofline import op_seconds
-from autoshard.cost.tiling import as_numbered, padding
+from autoshard.cost.tiling import padding
 from autoshard.cost.vector_products import with_sums
 from autoshard.machine.chip import Chip
 from autoshard.machine.machine import Machine
@@ -355,10 +355,8 @@ class StepPrices:
         return strategies.found[key]
 
     def _bytes(self, value: int, strategies: Strategies, what: str, number: int = 0) -> Floats:
-        """Bytes per device of `value`, under every strategy; tiles are filled as kernels say."""
-        record, innermost = self.program.values[value], self.dataflow.innermost.get(value)
-        filled = record.bytes * as_numbered(record.shape, self.machine.chip, innermost)
-        return filled / self._parts(strategies, what, number)
+        """Bytes per device of `value`, under every strategy."""
+        return self.program.values[value].bytes / self._parts(strategies, what, number)
 
 
 def heap_factor(dataflow: Facts, chip: Chip, value: int) -> float:

@@ -11,7 +11,7 @@ that waste least, but of what a convolution of windows reads the batch and the f
 three channels take 2.7 times their bytes there and more. What a kernel of Pallas reads and writes
 lies as it is numbered: heads of 64 take twice their bytes. For the gradient of their layer XLA:TPU
 lays them so; a forward convolution alone reads them by batch and width. Arrays of one dimension are
-taken as they are.
+taken as they are. Tiles count in memory alone: of what is moved, arrays are their own bytes.
 
 Sources: https://openxla.org/xla/tiled_layout (tiles, padding);
 https://docs.jax.dev/en/latest/pallas/tpu/details.html (8 x 128 of 32 bits).
@@ -60,18 +60,6 @@ def padding(sizes: NDArray[np.int64], chip: Chip, innermost: Sequence[int] | Non
     if innermost is not None:
         pairs = pairs[:, innermost][:, :, innermost]
     return pairs.reshape(count, -1).min(axis=1)
-
-
-def as_numbered(shape: Sequence[int], chip: Chip, innermost: Sequence[int] | None) -> float:
-    """The same of an array that lies in the order of its dimensions; 1 of all others.
-
-    >>> from autoshard.machine import load
-    >>> as_numbered((16, 256, 64), load("v5e-1").chip, (2,))
-    2.0
-    """
-    if innermost is None or len(innermost) > 1:
-        return 1.0
-    return float(padding(np.array([shape], dtype=np.int64), chip, innermost)[0])
 
 
 def _filled(sizes: NDArray[np.int64], tile: NDArray[np.int64] | int) -> Floats:

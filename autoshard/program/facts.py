@@ -214,7 +214,6 @@ class Facts:
             op.index in self.rows,
             self.summed_together[op.index],
             op.index in self.renewals,
-            tuple(len(self.innermost.get(v, ())) == 1 for v in (*op.inputs, *op.outputs)),
         )
 
 
