@@ -148,8 +148,13 @@ def test_what_a_solver_started_ends_with_it(tmp_path, monkeypatch):
     )
     answer = ask_until_told(task_for(body, tmp_path, monkeypatch))
     words = ["ps", "-o", "stat=", "-p", str(int(answer.bound))]
-    found = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert found.stdout.strip()[:1] in ("", "Z")  # Z: gone, and left to init
+    for _ in range(600):  # it has its signal, and ends when it runs next
+        found = subprocess.run(words, capture_output=True, text=True, check=False)
+        if found.stdout.strip()[:1] in ("", "Z"):  # Z: gone, and left to init
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail(f"what the solver started is still there: {found.stdout.strip()}")
 
 
 @pytest.mark.parametrize(
