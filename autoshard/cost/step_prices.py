@@ -328,8 +328,9 @@ class StepPrices:
 
     def is_filled(self, op: Op) -> bool:
         """Whether it updates a buffer that is filled with a constant before."""
-        first = op.inputs[0] if op.inputs else -1
-        return op.primitive in UPDATES and (first < 0 or self.program.values[first].free)
+        if op.primitive not in UPDATES:
+            return False
+        return op.inputs[0] < 0 or self.program.values[op.inputs[0]].free
 
     def _moved(self, op: Op, strategies: Strategies) -> Floats:
         """Bytes per device of the slice that a partial op reads or writes."""

@@ -214,24 +214,28 @@ def _block(length: int) -> int:
 
 def splash(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
     """Attention by JAX's Pallas kernel for TPUs; heads of a group read the same keys and values."""
+    _, length, heads, head_size = queries.shape
+    kernel = splash_kernel(compat.causal_mask(length, length), heads, length)
+    scaled = queries * jnp.asarray(1 / math.sqrt(head_size), queries.dtype)
+    attend: Any = jax.vmap(kernel)
+    out = attend(*(jnp.swapaxes(one, 1, 2) for one in (scaled, keys, values)))
+    return jnp.swapaxes(out, 1, 2)
+
+
+def splash_kernel(mask: Any, heads: int, length: int) -> Any:
+    """The Pallas kernel for one sequence, with the same mask in all heads."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    _, length, heads, head_size = queries.shape
     size = _block(length)
-    mask = masks.MultiHeadMask([compat.causal_mask(length, length)] * heads)
-    kernel = kernels.make_splash_mha(
-        mask,
+    return kernels.make_splash_mha(
+        masks.MultiHeadMask([mask] * heads),
         head_shards=1,
         q_seq_shards=1,
         block_sizes=kernels.BlockSizes(
             *(size,) * 3, *(size,) * 3, block_q_dq=size, block_kv_dq=size
         ),
     )
-    scaled = queries * jnp.asarray(1 / math.sqrt(head_size), queries.dtype)
-    attend: Any = jax.vmap(kernel)
-    out = attend(*(jnp.swapaxes(one, 1, 2) for one in (scaled, keys, values)))
-    return jnp.swapaxes(out, 1, 2)
 
 
 def cudnn(queries: jax.Array, keys: jax.Array, values: jax.Array, *, window: int = 0) -> jax.Array:

@@ -14,12 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from autoshard.models.attention import LANES, Attend, kernel_of
+from autoshard.models.attention import LANES, Attend, kernel_of, splash_kernel
 
 __all__ = ["WHOLE", "whole_attention"]
 
@@ -52,15 +51,7 @@ def splash(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
 
     length, heads, head_size = queries.shape[1:]
     filled = -(-length // LANES) * LANES
-    size = math.gcd(filled, 4 * LANES)
-    kernel: Any = kernels.make_splash_mha(
-        masks.MultiHeadMask([masks.FullMask((filled, filled))] * heads),
-        head_shards=1,
-        q_seq_shards=1,
-        block_sizes=kernels.BlockSizes(
-            *(size,) * 3, *(size,) * 3, block_q_dq=size, block_kv_dq=size
-        ),
-    )
+    kernel = splash_kernel(masks.FullMask((filled, filled)), heads, filled)
     scaled = queries * jnp.asarray(1 / math.sqrt(head_size), queries.dtype)
     turned = [jnp.swapaxes(one, 1, 2) for one in (scaled, keys, values)]
     if filled == length:

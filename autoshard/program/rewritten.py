@@ -71,9 +71,7 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     counts = program.options.get("trip_counts", ())
     rules = program.user_rules
     closed, cut = in_parts(program.written, microbatches, program.ties, rules, counts)
-    made = laid_out(closed, program.input_paths, program.output_paths, counts, rules)
-    options = {**program.options, **cut, **rules_option(rules)}
-    return replace(program, options=options, jaxpr=closed, written=closed, **made)
+    return _written_anew(program, closed, cut)
 
 
 def casting_early(program: Program) -> Program:
@@ -87,13 +85,7 @@ def casting_early(program: Program) -> Program:
     """
     if "parts" in program.options:
         raise TraceError(f"{program.name} has loops in parts already: give it as it is without")
-    chosen = ("saved", "offloaded", "prefetch")
-    options = {key: value for key, value in program.options.items() if key not in chosen}
-    closed, told = cast_early(program.written, True)
-    counts, rules = options.get("trip_counts", ()), program.user_rules
-    made = laid_out(closed, program.input_paths, program.output_paths, counts, rules)
-    options = {**options, **told, **rules_option(rules)}
-    return replace(program, options=options, jaxpr=closed, written=closed, **made)
+    return _written_anew(program, *cast_early(program.written, True))
 
 
 def loops_in_parts(program: Program, parts: Mapping[str, Sequence[int]]) -> Program:
@@ -112,10 +104,15 @@ def loops_in_parts(program: Program, parts: Mapping[str, Sequence[int]]) -> Prog
         raise TraceError(
             f"{program.name} was traced with parts of loops already: give it as it is without"
         )
+    counts = program.options.get("trip_counts", ())
+    return _written_anew(program, *divided(program.written, parts, counts))
+
+
+def _written_anew(program: Program, closed: Any, told: Mapping[str, Any]) -> Program:
+    """The program as written otherwise, told of what it saves no more; `told` says how."""
     chosen = ("saved", "offloaded", "prefetch")
     options = {key: value for key, value in program.options.items() if key not in chosen}
     counts, rules = options.get("trip_counts", ()), program.user_rules
-    closed, told = divided(program.written, parts, counts)
     made = laid_out(closed, program.input_paths, program.output_paths, counts, rules)
     options = {**options, **told, **rules_option(rules)}
     return replace(program, options=options, jaxpr=closed, written=closed, **made)

@@ -43,14 +43,18 @@ def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
             continue
         if all_written or any(
             (for_kernels and reader.kernel is not None)
-            or (for_products and is_matrix_op(reader.primitive))
-            or (for_products and reader.primitive in UPDATES and position == 0)
+            or (for_products and _reads_copies(reader, position))
             for reader, position in ((program.ops[k], position) for k, position in readers[value])
         ):
             copied.add(op.index)
         else:
             sliced.add(value)
     return frozenset(copied)
+
+
+def _reads_copies(reader: Op, position: int) -> bool:
+    """Whether an op of a library needs its operand as an array of its own."""
+    return is_matrix_op(reader.primitive) or (reader.primitive in UPDATES and position == 0)
 
 
 def find_row_slices(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from autoshard import compat, models
 from autoshard.models import attention
 from autoshard.models.find import ProgramError, find, is_builtin, size_names, without_settings
 from autoshard.models.providers import Target
+from tests.models.gradients import gradients
 
 LENGTH = 256
 CPU = re.escape("attention='flash' stands for a kernel of TPUs or GPUs, and this is for cpu")
@@ -24,13 +24,6 @@ def operands(kind: type) -> list[jax.Array]:
     rng = np.random.default_rng(0)
     shapes = [(2, LENGTH, heads, 16) for heads in (4, 2, 2)]
     return [jnp.asarray(rng.standard_normal(shape), kind) for shape in shapes]
-
-
-def gradients(attend: Any, given: list[jax.Array]) -> Any:
-    def loss(*given: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.sin(attend(*given).astype(jnp.float32)))
-
-    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(*given)
 
 
 def test_keys_in_blocks_give_what_all_keys_at_once_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +16,7 @@ from autoshard import compat
 from autoshard.models import whole_attention
 from autoshard.models.find import ProgramError, find
 from autoshard.models.providers import Target
-
-
-def gradients(attend: Any, given: list[jax.Array]) -> Any:
-    def loss(*given: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.sin(attend(*given).astype(jnp.float32)))
-
-    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(*given)
+from tests.models.gradients import gradients
 
 
 @pytest.mark.parametrize("length", [128, 196])

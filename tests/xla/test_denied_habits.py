@@ -207,6 +207,7 @@ TURNED = Case(lambda x, w: (x @ w).T @ x, (array(64, 32), array(32, 48)))
 OF_PRODUCT = scanned(lambda x, w: jnp.tanh(x @ w))
 OF_ARRAY = scanned(lambda x, w: jnp.tanh(x * w))
 NARROW_IN_LOOP = scanned(lambda x, w: jnp.tanh(x @ narrow(w)).astype(jnp.float32))
+IN_TURNS = Case(in_turns, (WIDE, array(3, 64, 256)))
 LEARNT = Case(renewed(layers), ([SQUARE] * 4, WIDE.update(shape=(256, 64))), (0,))
 LEARNT_IN_LOOP = scanned(lambda x, w: jnp.tanh(jnp.sin(x @ w) @ w + jnp.cos(x)), gradient=True)
 LOOKED_UP = Case(lambda table, tokens: narrow(table[tokens]), (WIDE, TOKENS))
@@ -293,8 +294,8 @@ CASES: dict[str, dict[str, Case]] = {
         "tpu.reductions-of-one-array-together": SUMS,
         "tpu.products-added-to-products": TWO_PRODUCTS,
         "tpu.slices-read-in-place": OF_PRODUCT,
-        "tpu.slices-written-for-kernels": Case(in_turns, (WIDE, array(3, 64, 256))),
-        "tpu.kernels-read-as-numbered": Case(in_turns, (WIDE, array(3, 64, 256))),
+        "tpu.slices-written-for-kernels": IN_TURNS,
+        "tpu.kernels-read-as-numbered": IN_TURNS,
         "tpu.updates-in-place": CACHED,
         "tpu.stacks-beside-what-they-renew": RENEWED,
         "tpu.scores-lie-by-positions": GROUPED,

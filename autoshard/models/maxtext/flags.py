@@ -118,8 +118,7 @@ def flag_settings(
 def _outside(machine: Machine) -> tuple[str, ...]:
     """What XLA:TPU has to be told in its environment for the prices of a machine, if anything."""
     compiler = machine.chip.compiler
-    told = FLAGS.get((compiler.name, compiler.flags), {})
-    told = compat.taken_on_tpu(told, machine.chip.name)
+    told = compat.taken_on_tpu(compiler.options, machine.chip.name)
     if compiler.name != "xla:tpu" or not told:
         return ()
     words = " ".join(f"--{name}={str(value).lower()}" for name, value in told.items())

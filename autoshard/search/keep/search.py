@@ -189,8 +189,9 @@ class _Search:
         """Plan the best choices with weights cast before their loops; the steps of these."""
         found = cast_before(self.trials, self.machine.chip.compiler)
         for base, choice, late in found:
-            shapes, tried = [one.shape for one in (late.explored,) if one], len(self.trials)
-            self._tried([(base, choice)], shapes, EARLY)
+            assert late.explored is not None
+            tried = len(self.trials)
+            self._tried([(base, choice)], [late.explored.shape], EARLY)
             self.trials[tried:] = [worth_it(one, late) for one in self.trials[tried:]]
         return [base for base, _, _ in found]
 
