@@ -33,7 +33,7 @@ from autoshard.compiler.hlo.priced import Prices
 from autoshard.compiler.hlo.rings import find_rings
 from autoshard.compiler.hlo.schedule import Schedule, ScheduledComputation, is_written
 from autoshard.compiler.hlo.transfers import transfer
-from autoshard.compiler.hlo.work import NOTHING, work
+from autoshard.compiler.hlo.work import does_nothing, work
 from autoshard.lower.facts.kernel_times import seconds_of_kernel
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -246,7 +246,7 @@ class _Simulation:
 
     def _compute(self, place: Place, instruction: Instruction, span: _Span) -> float:
         """Let an instruction run on the compute stream; its seconds."""
-        if instruction.opcode in NOTHING:
+        if does_nothing(instruction):
             return 0.0
         known = self._known(place, instruction)
         seconds = known

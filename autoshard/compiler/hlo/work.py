@@ -37,6 +37,11 @@ NOTHING = frozenset(
 )
 """What takes no time."""
 
+_NO_KERNELS = frozenset({"ConcatBitcast", "AllocateBuffer"})
+"""Calls of which XLA:TPU makes no kernel: slices that were copied into the vector memory one beside
+the other are one array there, and a buffer is taken that something else fills
+(xla/service/memory_space_assignment/memory_space_assignment.h: kConcatBitcastCustomCall)."""
+
 _FUNCTIONS = {"exponential": "exp", "exponential-minus-one": "expm1", "log-plus-one": "log1p"} | {
     "sine": "sin",
     "cosine": "cos",
@@ -73,9 +78,16 @@ class Work:
     exponentials: float = 0.0
 
 
+def does_nothing(instruction: Instruction) -> bool:
+    """Whether an instruction takes no time."""
+    if instruction.opcode != "custom-call":
+        return instruction.opcode in NOTHING
+    return (instruction.attribute("custom_call_target") or "").strip('"') in _NO_KERNELS
+
+
 def work(module: Module, computation: Computation, instruction: Instruction) -> Work:
     """What `instruction` of `computation` does, with what is fused into it; not loops or calls."""
-    if instruction.opcode in NOTHING:
+    if does_nothing(instruction):
         return Work(0.0, "", 0)
     flops, dtype = _flops(module, computation, instruction)
     moved = _bytes(module, computation, instruction)
