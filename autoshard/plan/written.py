@@ -63,6 +63,7 @@ class TraceOptions(TypedDict, total=False):
     prefetch: bool
     microbatches: Count
     early_casts: bool
+    late_sums: list[Count]
     parts: dict[str, list[Count]]
     host: list[str]
     platforms: list[str]

@@ -18,6 +18,7 @@ from autoshard.program.flatten import Flattener
 from autoshard.program.graph import Op, Program, Region
 from autoshard.program.keep import KeepError, find_residuals, with_parts, with_saved
 from autoshard.program.keep.early_casts import with_early_casts
+from autoshard.program.keep.late_sums import with_late_sums
 from autoshard.program.kernels.rule import with_rings
 from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
@@ -62,12 +63,8 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     Raises:
       TraceError: it cannot be cut so, or it is already, or it was told what to save.
     """
-    chosen = ("microbatches", "early_casts", "parts", "saved", "offloaded", "prefetch")
-    told = [key for key in chosen if key in program.options]
-    if told:
-        raise TraceError(
-            f"{program.name} was traced with {' and '.join(told)} already: give it as it is without"
-        )
+    beside = "microbatches", "early_casts", "late_sums", "parts"
+    _refuse_told(program, *beside, "saved", "offloaded", "prefetch")
     counts = program.options.get("trip_counts", ())
     rules = program.user_rules
     closed, cut = in_parts(program.written, microbatches, program.ties, rules, counts)
@@ -81,11 +78,27 @@ def casting_early(program: Program) -> Program:
       program: the step, whatever it saves, with no loop in parts.
 
     Raises:
-      TraceError: no loop casts weights, or the step has loops in parts.
+      TraceError: no loop casts weights, or the step casts early, sums late or has loops in parts
+        already.
     """
-    if "parts" in program.options:
-        raise TraceError(f"{program.name} has loops in parts already: give it as it is without")
+    _refuse_parts(program)
+    _refuse_told(program, "early_casts", "late_sums")
     return _written_anew(program, *cast_early(program.written, True))
+
+
+def summing_late(program: Program, parts: Sequence[int]) -> Program:
+    """The same step, saving what it saves as it is written, that ends sums of loops after them.
+
+    Args:
+      program: the step, whatever it saves, with no loop in parts.
+      parts: see `autoshard.program.keep.late_sums.with_late_sums`.
+
+    Raises:
+      TraceError: no loop has sums that can wait, it sums late already, or it has loops in parts.
+    """
+    _refuse_parts(program)
+    _refuse_told(program, "late_sums")
+    return _written_anew(program, *sum_late(program.written, parts))
 
 
 def loops_in_parts(program: Program, parts: Mapping[str, Sequence[int]]) -> Program:
@@ -106,6 +119,20 @@ def loops_in_parts(program: Program, parts: Mapping[str, Sequence[int]]) -> Prog
         )
     counts = program.options.get("trip_counts", ())
     return _written_anew(program, *divided(program.written, parts, counts))
+
+
+def _refuse_told(program: Program, *options: str) -> None:
+    """Refuse a program that was traced with any of these. Raises TraceError."""
+    if told := [key for key in options if key in program.options]:
+        raise TraceError(
+            f"{program.name} was traced with {' and '.join(told)} already: give it as it is without"
+        )
+
+
+def _refuse_parts(program: Program) -> None:
+    """Refuse a program that has loops in parts. Raises TraceError."""
+    if "parts" in program.options:
+        raise TraceError(f"{program.name} has loops in parts already: give it as it is without")
 
 
 def _written_anew(program: Program, closed: Any, told: Mapping[str, Any]) -> Program:
@@ -191,6 +218,20 @@ def cast_early(written: Any, early: bool) -> tuple[Any, dict[str, bool]]:
             "nothing can be cast before it"
         )
     return closed, {"early_casts": True}
+
+
+def sum_late(written: Any, parts: Sequence[int]) -> tuple[Any, dict[str, list[int]]]:
+    """The step with sums of loops ended after them in these parts, and how options say so."""
+    if not parts:
+        return written, {}
+    closed = with_late_sums(written, parts)
+    if closed is written:
+        cut = " x ".join(map(str, parts))
+        raise TraceError(
+            f"no loop of the step stacks sums over a dimension that {cut} parts divide, so that "
+            "nothing can be summed after it"
+        )
+    return closed, {"late_sums": list(parts)}
 
 
 def _check_one_count(why: str, trip_counts: TripCounts) -> None:

@@ -41,6 +41,7 @@ from autoshard.program.rewritten import (
     laid_out,
     of_platforms,
     saving,
+    sum_late,
 )
 from autoshard.program.rules.choose import UserRules, refuse_for_bodies
 from autoshard.program.rules.kept import heard, rules_option
@@ -79,6 +80,7 @@ def trace(
     prefetch: bool = False,
     microbatches: int = 1,
     early_casts: bool = False,
+    late_sums: Sequence[int] = (),
     parts: Mapping[str, Sequence[int]] = MappingProxyType({}),
     host: Sequence[str] = (),
     platforms: Sequence[str] = (),
@@ -107,6 +109,8 @@ def trace(
       microbatches: how many equal parts of the batch the step works on, one after another
         (`autoshard.program.microbatches`).
       early_casts: cast before loops what they cast turn by turn (`program.keep.early_casts`).
+      late_sums: sum parts of what loops sum in their turns, and these after them: into how many
+        parts the first summed dimension is cut, the second, and so on (`program.keep.late_sums`).
       parts: loops that run in parts, which may save other values: by a loop's name
         (`autoshard.program.keep.Residuals.loops`), the turns at which further parts begin.
       host: arguments to hold in the memory of the host, and to fetch where they are read: `state`,
@@ -138,14 +142,13 @@ def trace(
     _check_closed_over(traced.jaxpr, len(leaves), fn)
     untyped, explicit = compat.without_types(_in_lax(traced.jaxpr, step))
     opened = _opened(untyped := know_kernels(run_in_order(untyped), user_rules))
-    shard_maps = shard_maps_in(untyped)
-    refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules)
+    refuse_for_bodies(maps := shard_maps_in(untyped), all_equations(opened.jaxpr), user_rules)
     as_written, names = as_planned(opened), argument_names(fn, len(args))
     as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
     as_written, there = of_platforms(as_written, platforms)
     in_turns, cut = in_parts(as_written, microbatches, ties, user_rules, trip_counts)
-    keeps = saved, offloaded, prefetch
-    written, closed, told = _kept_as_told(in_turns, early_casts, parts, keeps, trip_counts)
+    otherwise, keeps = (early_casts, late_sums, parts), (saved, offloaded, prefetch)
+    written, closed, told = _kept_as_told(in_turns, otherwise, keeps, trip_counts)
     made = laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
@@ -160,7 +163,7 @@ def trace(
         argument_names=names,
         dead_ops=op_count(opened.jaxpr) - op_count(compat.drop_dead_code(opened).jaxpr),
         explicit=explicit,
-        shard_maps=bool(shard_maps),
+        shard_maps=bool(maps),
         argument_shardings=tuple(map(compat.explicit_sharding, jax.tree.leaves(args))),
         changed=step.changed,
         refs=step.refs,
@@ -170,19 +173,18 @@ def trace(
 
 def _kept_as_told(
     written: Any,
-    early_casts: bool,
-    parts: Mapping[str, Sequence[int]],
+    otherwise: tuple[bool, Sequence[int], Mapping[str, Sequence[int]]],
     keeps: tuple[Collection[str] | None, Collection[str], bool],
     trip_counts: TripCounts,
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """A step that casts early, with loops in parts, the same that saves what is told, and options.
-
-    The options of a trace say all of these.
-    """
+    """A step with casts and sums beside its loops, with loops in parts, the same that saves what is
+    told, and how the options of a trace say all of these."""
+    early_casts, late_sums, parts = otherwise
     written, cast = cast_early(written, early_casts)
+    written, summed = sum_late(written, late_sums)
     written, apart = divided(written, parts, trip_counts)
     closed, told = saving(written, *keeps)
-    return written, closed, {**cast, **apart, **told}
+    return written, closed, {**cast, **summed, **apart, **told}
 
 
 def with_arrays(args: Any, fn: Callable[..., Any]) -> Any:

@@ -70,3 +70,11 @@ def test_it_says_that_weights_are_cast_before_their_loops():
     plan = search(program, toy_machine(8), mesh={"x": 8}, time_limit=10.0, baselines=False)
     line = scheme_line(profile(plan, program, toy_machine(8)))
     assert line.endswith("(x), weights cast before their loops")
+
+
+def test_it_says_that_sums_end_after_their_loops():
+    step = find("llama3-8b:tiny")
+    program = trace(step.fn, *step.args, late_sums=[4], **step.options)
+    plan = search(program, toy_machine(8), mesh={"x": 8}, time_limit=10.0, baselines=False)
+    line = scheme_line(profile(plan, program, toy_machine(8)))
+    assert line.endswith("(x), sums over devices after their loops")

@@ -35,39 +35,53 @@ LEAST = 0.02
 EARLY = "weights cast before their loops"
 
 
-def cast_before(trials: Sequence[Trial], compiler: Compiler) -> list[tuple[Base, Proposal, Trial]]:
+Beside = tuple[Base, Proposal, Trial, float]
+"""A step rewritten and what it is to save, the trial that it comes from, and what it must gain."""
+
+
+def cast_before(trials: Sequence[Trial], compiler: Compiler) -> list[Beside]:
     """The best choice in each number of microbatches, with weights cast early, and its trial.
 
     None of those that have no plan, or nothing to cast, or that cast early already.
     """
     if compiler.name == "xla:tpu":
         return []
-    best: dict[int, Trial] = {}
-    for one in sorted(trials, key=lambda one: one.objective):
-        best.setdefault(one.microbatches, one)
     made = []
-    for one in sorted(best.values(), key=lambda one: one.objective):
-        if one.plan is None or "early_casts" in one.program.options:
+    for one in best_with_plan(trials):
+        if "early_casts" in one.program.options:
             continue
         try:
             step = casting_early(one.base)
         except TraceError:
             continue
-        own, residuals = find_residuals(one.base.written), find_residuals(step.written)
-        saved = frozenset(saved_by(one.program, own)).intersection(residuals.homes)
-        away = hosted_by(one.program).intersection(residuals.stacks(saved))
-        title = one.title.removesuffix(named("", microbatches_of(one.base)))
-        ahead = one.program.options.get("prefetch", False)
-        made.append((Base(step), Proposal(f"{title}, {EARLY}", saved, away, ahead), one))
+        made.append(rewritten(one, step, EARLY, LEAST))
     return made
 
 
-def worth_it(early: Trial, late: Trial) -> Trial:
-    """The trial of early casts, without its plan where that gains too little."""
-    if early.plan is None or early.objective < (1 - LEAST) * late.objective:
-        return early
-    why = f"it takes {format_seconds(early.objective)} a step, hardly less than with casts in turns"
-    return replace(early, plan=None, explored=None, why=why)
+def best_with_plan(trials: Sequence[Trial]) -> list[Trial]:
+    """The best choice in each number of microbatches that has a plan, the cheapest first."""
+    best: dict[int, Trial] = {}
+    for one in sorted(trials, key=lambda one: one.objective):
+        best.setdefault(one.microbatches, one)
+    return [one for one in best.values() if one.plan is not None]
+
+
+def rewritten(trial: Trial, step: Program, how: str, least: float) -> Beside:
+    """What a trial saves, as a choice of a step that is its own rewritten; `how`, in words."""
+    own, residuals = find_residuals(trial.base.written), find_residuals(step.written)
+    saved = frozenset(saved_by(trial.program, own)).intersection(residuals.homes)
+    away = hosted_by(trial.program).intersection(residuals.stacks(saved))
+    title = trial.title.removesuffix(named("", microbatches_of(trial.base)))
+    ahead = trial.program.options.get("prefetch", False)
+    return Base(step), Proposal(f"{title}, {how}", saved, away, ahead), trial, least
+
+
+def worth_it(trial: Trial, before: Trial, least: float) -> Trial:
+    """The trial of a rewritten step, without its plan where that gains less than `least`."""
+    if trial.plan is None or trial.objective < (1 - least) * before.objective:
+        return trial
+    took = format_seconds(trial.objective)
+    return replace(trial, plan=None, explored=None, why=f"it takes {took} a step, hardly less")
 
 
 def cast_early_note(program: Program) -> list[str]:

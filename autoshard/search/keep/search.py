@@ -7,9 +7,9 @@ the prices of the best plan first, on the mesh that was best for their number: t
 these values, by the same search, which stops where it cannot beat the best plan so far, and does
 not begin where the kernels alone take as long. After them come the choices that are cheapest at the
 prices of the best plan (`priced`), which are other ones whenever a better plan is found. Before
-these the best choice is tried with its weights cast before their loops (`early`). At last a loop is
-cut in two parts, of which the second saves more, if memory is left (`parts`). With the best choice,
-all mesh shapes are searched in the time that is left.
+these the best choice is tried with its weights cast before their loops (`early`), and with its sums
+over devices after them (`late`). At last a loop is cut in two parts, of which the second saves
+more, if memory is left (`parts`). With the best choice, all mesh shapes are searched at the end.
 
 The bound of the plan is the least bound of all choices that were tried: of the chosen one over all
 mesh shapes, of the others on the meshes on which they were planned. A note says so.
@@ -31,12 +31,9 @@ from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import prices_of
 from autoshard.search.finish import finish
-from autoshard.search.keep.accumulate import (
-    chosen_microbatches,
-    cut_steps,
-    microbatches_of,
-)
-from autoshard.search.keep.early import cast_before, cast_early_note, worth_it
+from autoshard.search.keep.accumulate import chosen_microbatches, cut_steps, microbatches_of
+from autoshard.search.keep.early import cast_before, worth_it
+from autoshard.search.keep.late import beside_loops, sum_after
 from autoshard.search.keep.offload import emptied, offloaded, on_host, waiting
 from autoshard.search.keep.parts import divided
 from autoshard.search.keep.priced import (
@@ -75,9 +72,9 @@ from autoshard.search.scheduled.overlap import bound_at, faster_at_its_share
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.units import format_seconds
 
-FIRST, OTHERS, EARLY, TRIALS, PARTS = 0.35, 0.5, 0.57, 0.65, 0.77
+FIRST, OTHERS, EARLY, LATE, TRIALS, PARTS = 0.35, 0.5, 0.55, 0.6, 0.65, 0.77
 """Until which fractions of the time limit the first two choices are planned, the other proposals
-are, those with early casts, those at the prices of a plan, and those with a loop in two parts."""
+are, those with early casts, late sums, those at a plan's prices, and those with loops in parts."""
 DIVISIONS = 4
 """So many turns are tried at which the second part of a loop may begin."""
 ROOM = (1.0, 1.5)
@@ -124,9 +121,9 @@ class _Search:
         if not any(one.values for one in known):
             if self.saves:
                 self.notes.append(NOTHING)
-            known = []
             if len(self.steps) == 1:
                 return self._alone(self.steps[0])
+            known = []
         shapes = coarse_shapes(self.steps[0], self.machine, self.asked)
         bases = [self._base(step, one) for step, one in itertools.zip_longest(self.steps, known)]
         # What looks best comes first: what cannot beat it costs no search then.
@@ -140,7 +137,7 @@ class _Search:
         if not any(one.plan for one in self.trials):
             self._tried([(base, one) for base in bases for one in base.lean], shapes, TRIALS)
         if known:
-            self._refined([*bases, *self._cast_early()], shapes)
+            self._refined([*bases, *self._beside_loops()], shapes)
             self._beside()
             self._in_two_parts()
         best = best_of(self.trials, by_bytes=self.saves, by_schedule=self.asked.by_schedule)
@@ -185,15 +182,17 @@ class _Search:
             found = None if best is None or choice is None else best.explored
             self._try(base, choice, shapes if found is None else [found.shape], share)
 
-    def _cast_early(self) -> list[Base]:
-        """Plan the best choices with weights cast before their loops; the steps of these."""
-        found = cast_before(self.trials, self.machine.chip.compiler)
-        for base, choice, late in found:
-            assert late.explored is not None
-            tried = len(self.trials)
-            self._tried([(base, choice)], [late.explored.shape], EARLY)
-            self.trials[tried:] = [worth_it(one, late) for one in self.trials[tried:]]
-        return [base for base, _, _ in found]
+    def _beside_loops(self) -> list[Base]:
+        """Plan the best choices with casts before loops and sums after them; steps of these."""
+        steps = []
+        for made, until in ((cast_before, EARLY), (sum_after, LATE)):
+            for base, choice, before, least in made(self.trials, self.machine.chip.compiler):
+                assert before.explored is not None
+                tried = len(self.trials)
+                self._tried([(base, choice)], [before.explored.shape], until)
+                self.trials[tried:] = [worth_it(one, before, least) for one in self.trials[tried:]]
+                steps.append(base)
+        return steps
 
     def _refined(self, bases: Sequence[Base], shapes: Sequence[MeshShape]) -> None:
         """Plan the choices that are cheapest at the prices of the best plan so far."""
@@ -301,7 +300,7 @@ class _Search:
         return (time.monotonic() - self.started) / self.asked.time_limit
 
     def _interrupted(self) -> bool:
-        found = (trial.explored for trial in self.trials if trial.explored is not None)
+        found = (one.explored for one in self.trials if one.explored)
         return any(one.limit_hit is LimitHit.INTERRUPTED for one in found)
 
     def _options(self, until: float) -> SearchOptions:
@@ -390,7 +389,7 @@ class _Search:
         return replace(plan, proof=proof, notes=notes, kept=kept)
 
     def _notes(self, mine: Trial, best: Trial) -> list[str]:
-        notes = [*self.notes, *waiting(mine.program), *cast_early_note(mine.program)]
+        notes = [*self.notes, *waiting(mine.program), *beside_loops(mine.program)]
         if self.numbers:
             notes += chosen_microbatches(mine.base, by_number(self.trials), self.refused)
         if self.saves and not self.notes:
