@@ -32,7 +32,7 @@ from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.rings import ring_seconds
 from autoshard.cost.roofline import op_seconds
-from autoshard.cost.tiling import padding
+from autoshard.cost.tiling import pad_seconds, padding
 from autoshard.cost.vector_products import with_sums
 from autoshard.machine.chip import Chip
 from autoshard.machine.machine import Machine
@@ -160,6 +160,10 @@ class StepPrices:
             traffic = traffic + masked_bytes(self, op, strategies)
         flops = self._flops(op) / strategies.shards * flops_in_windows(self, op, strategies)
         busy = with_sums(self, op, strategies, self._busy(op, flops, traffic))
+        if op.primitive == "pad" and self.dataflow.materialised[op.outputs[0]]:
+            held = self.held_bytes(op.outputs[0], strategies.written[0])
+            alone = pad_seconds(held, self.program.values[op.outputs[0]], self.machine.chip)
+            busy = np.maximum(busy, alone * self.corrections.factor(op))
         if op.groups > 1:
             busy = busy + mask_seconds(self, op, strategies) * self.corrections.factor(op)
         if op.index in self.dataflow.rows:
@@ -215,10 +219,9 @@ class StepPrices:
                 self.mesh_shape,
             )
             chips = float(self.machine.chips)
-            busy = self._busy(
-                op, np.array([self._flops(op) / chips]), self._traffic(op, whole) / chips
-            )
-            total += float(busy[0]) * times
+            flops = np.array([self._flops(op) / chips])
+            (busy,) = self._busy(op, flops, self._traffic(op, whole) / chips)
+            total += float(busy) * times
         return total
 
     def settle_seconds(self, op: Op, strategies: Strategies) -> Floats:
@@ -328,9 +331,8 @@ class StepPrices:
 
     def is_filled(self, op: Op) -> bool:
         """Whether it updates a buffer that is filled with a constant before."""
-        if op.primitive not in UPDATES:
-            return False
-        return op.inputs[0] < 0 or self.program.values[op.inputs[0]].free
+        values = self.program.values
+        return op.primitive in UPDATES and (op.inputs[0] < 0 or values[op.inputs[0]].free)
 
     def _moved(self, op: Op, strategies: Strategies) -> Floats:
         """Bytes per device of the slice that a partial op reads or writes."""
@@ -345,8 +347,7 @@ class StepPrices:
 
     def _shards(self, dimensions: NDArray[np.int64]) -> Floats:
         """Into how many parts each of the layouts `[n, axes]` cuts a value."""
-        sizes = np.asarray(self.mesh_shape)
-        return np.where(np.asarray(dimensions) >= 0, sizes, 1).prod(axis=-1).astype(float)
+        return np.where(np.asarray(dimensions) >= 0, self.mesh_shape, 1).prod(axis=-1).astype(float)
 
     def _parts(self, strategies: Strategies, what: str, number: int) -> Floats:
         """The same of what strategies "reads", or have "written" or "stored": one value of it."""

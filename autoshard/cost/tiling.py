@@ -13,6 +13,9 @@ lies as it is numbered: heads of 64 take twice their bytes. For the gradient of 
 lays them so; a forward convolution alone reads them by batch and width. Arrays of one dimension are
 taken as they are. Tiles count in memory alone: of what is moved, arrays are their own bytes.
 
+A pad that no other kernel can run is one of its own, and goes tile by tile: its time is that of the
+tiles that it makes, whatever their type (`Chip.pad_tile_seconds`).
+
 Sources: https://openxla.org/xla/tiled_layout (tiles, padding);
 https://docs.jax.dev/en/latest/pallas/tpu/details.html (8 x 128 of 32 bits).
 """
@@ -25,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.machine.chip import Chip
+from autoshard.program.graph import Value
 
 Floats = NDArray[np.float64]
 
@@ -60,6 +64,16 @@ def padding(sizes: NDArray[np.int64], chip: Chip, innermost: Sequence[int] | Non
     if innermost is not None:
         pairs = pairs[:, innermost][:, :, innermost]
     return pairs.reshape(count, -1).min(axis=1)
+
+
+def pad_seconds(held: Floats, value: Value, chip: Chip) -> Floats:
+    """Seconds of kernels that only pad, to a value whose parts take so many bytes in tiles.
+
+    0 where they take what their bytes do.
+    """
+    if not chip.compiler.has("tpu.pads-go-tile-by-tile"):
+        return np.zeros(len(held))
+    return held / (value.itemsize * chip.lanes * chip.sublanes) * chip.pad_tile_seconds
 
 
 def _filled(sizes: NDArray[np.int64], tile: NDArray[np.int64] | int) -> Floats:

@@ -44,6 +44,8 @@ class Chip:
         `autoshard.xla.forecast.tpu_vector_memory`.
       lanes, sublanes: of the tiles in which arrays of two dimensions or more lie in its memory, see
         `autoshard.cost.tiling`; 1 where they lie element by element.
+      pad_tile_seconds: what a kernel that only pads takes for a tile of its result. 0: it takes
+        what its bytes do.
       compiler: that programs for it.
       product_shares: (size, share of `matmul_efficiency`) of products of `size` cubed, by size, see
         `product_share`; none where all sizes reach the same.
@@ -67,6 +69,7 @@ class Chip:
     vector_memory_bytes: float = 0.0
     lanes: int = 1
     sublanes: int = 1
+    pad_tile_seconds: float = 0.0
     compiler: Compiler = LAWS
     product_shares: tuple[tuple[float, float], ...] = ()
     matrix_side: int = 0

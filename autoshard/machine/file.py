@@ -111,6 +111,7 @@ _CHIP = {
     "transaction_bytes": _Key("number", required=False),
     "sm_bandwidth": _Key("number", required=False),
     "vector_memory_bytes": _Key("number", required=False),
+    "pad_tile_seconds": _Key("number", required=False),
     "lanes": _COUNT,
     "sublanes": _COUNT,
     "matrix_side": _COUNT,

@@ -52,7 +52,7 @@ class Plan:
       program: name of the program; on the command line, how it is found again.
       fingerprint: of the traced graph.
       options: `donate_argnums`, `trip_counts`, `user_rules`, `saved`, `offloaded`, `microbatches`,
-        `early_casts` and `late_sums` with which it was traced.
+        `early_casts`, `late_sums` and `early_pads` with which it was traced.
       machine: name of the machine, or the path of its file.
       memory_limit: bytes per device that the plan may use.
       mesh: named axes and their sizes.

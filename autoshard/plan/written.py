@@ -64,6 +64,7 @@ class TraceOptions(TypedDict, total=False):
     microbatches: Count
     early_casts: bool
     late_sums: list[Count]
+    early_pads: bool
     parts: dict[str, list[Count]]
     host: list[str]
     platforms: list[str]

@@ -214,6 +214,7 @@ class Facts:
             op.index in self.rows,
             self.summed_together[op.index],
             op.index in self.renewals,
+            self.innermost.get(op.outputs[0]) if op.primitive == "pad" else None,
         )
 
 

@@ -100,8 +100,8 @@ class Region:
 
 
 REWRITES = (
-    "saved", "offloaded", "prefetch", "microbatches", "early_casts", "late_sums", "parts", "host",
-    "platforms",
+    "saved", "offloaded", "prefetch", "microbatches", "early_casts", "late_sums", "early_pads",
+    "parts", "host", "platforms",
 )  # fmt: skip
 """Options of a trace by which the step is another than the function's own."""
 

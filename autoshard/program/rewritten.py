@@ -18,6 +18,7 @@ from autoshard.program.flatten import Flattener
 from autoshard.program.graph import Op, Program, Region
 from autoshard.program.keep import KeepError, find_residuals, with_parts, with_saved
 from autoshard.program.keep.early_casts import with_early_casts
+from autoshard.program.keep.early_pads import with_early_pads
 from autoshard.program.keep.late_sums import with_late_sums
 from autoshard.program.kernels.rule import with_rings
 from autoshard.program.microbatches import CutError, with_microbatches
@@ -63,7 +64,7 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     Raises:
       TraceError: it cannot be cut so, or it is already, or it was told what to save.
     """
-    beside = "microbatches", "early_casts", "late_sums", "parts"
+    beside = "microbatches", "early_casts", "late_sums", "early_pads", "parts"
     _refuse_told(program, *beside, "saved", "offloaded", "prefetch")
     counts = program.options.get("trip_counts", ())
     rules = program.user_rules
@@ -82,7 +83,7 @@ def casting_early(program: Program) -> Program:
         already.
     """
     _refuse_parts(program)
-    _refuse_told(program, "early_casts", "late_sums")
+    _refuse_told(program, "early_casts", "late_sums", "early_pads")
     return _written_anew(program, *cast_early(program.written, True))
 
 
@@ -97,8 +98,23 @@ def summing_late(program: Program, parts: Sequence[int]) -> Program:
       TraceError: no loop has sums that can wait, it sums late already, or it has loops in parts.
     """
     _refuse_parts(program)
-    _refuse_told(program, "late_sums")
+    _refuse_told(program, "late_sums", "early_pads")
     return _written_anew(program, *sum_late(program.written, parts))
+
+
+def padding_early(program: Program) -> Program:
+    """The same step, saving what it saves as it is written, with pads before its products.
+
+    Args:
+      program: the step, whatever it saves, with no loop in parts.
+
+    Raises:
+      TraceError: it pads nothing that products make, it pads early already, or it has loops in
+        parts.
+    """
+    _refuse_parts(program)
+    _refuse_told(program, "early_pads")
+    return _written_anew(program, *pad_early(program.written, True))
 
 
 def loops_in_parts(program: Program, parts: Mapping[str, Sequence[int]]) -> Program:
@@ -232,6 +248,19 @@ def sum_late(written: Any, parts: Sequence[int]) -> tuple[Any, dict[str, list[in
             "nothing can be summed after it"
         )
     return closed, {"late_sums": list(parts)}
+
+
+def pad_early(written: Any, early: bool) -> tuple[Any, dict[str, bool]]:
+    """The step with pads before its products if told so, and how options of a trace say so."""
+    if not early:
+        return written, {}
+    closed = with_early_pads(written)
+    if closed is written:
+        raise TraceError(
+            "the step pads nothing that products make and nothing else reads, so that nothing can "
+            "be padded before them"
+        )
+    return closed, {"early_pads": True}
 
 
 def _check_one_count(why: str, trip_counts: TripCounts) -> None:

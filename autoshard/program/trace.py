@@ -40,6 +40,7 @@ from autoshard.program.rewritten import (
     in_parts,
     laid_out,
     of_platforms,
+    pad_early,
     saving,
     sum_late,
 )
@@ -81,6 +82,7 @@ def trace(
     microbatches: int = 1,
     early_casts: bool = False,
     late_sums: Sequence[int] = (),
+    early_pads: bool = False,
     parts: Mapping[str, Sequence[int]] = MappingProxyType({}),
     host: Sequence[str] = (),
     platforms: Sequence[str] = (),
@@ -111,6 +113,7 @@ def trace(
       early_casts: cast before loops what they cast turn by turn (`program.keep.early_casts`).
       late_sums: sum parts of what loops sum in their turns, and these after them: into how many
         parts the first summed dimension is cut, the second, and so on (`program.keep.late_sums`).
+      early_pads: pad what products read in place of what they make (`program.keep.early_pads`).
       parts: loops that run in parts, which may save other values: by a loop's name
         (`autoshard.program.keep.Residuals.loops`), the turns at which further parts begin.
       host: arguments to hold in the memory of the host, and to fetch where they are read: `state`,
@@ -129,8 +132,7 @@ def trace(
     compat.warn_if_untested()
     user_rules = heard(user_rules or {})
     donate = donated_positions(donate_argnums, len(args))
-    args = with_arrays(hold(args), fn)
-    abstract = jax.tree.map(_abstract, args)
+    abstract = jax.tree.map(_abstract, args := with_arrays(hold(args), fn))
     step = Returning(fn, args)
     traced = _traced(step, abstract)
     ties = ties_of(abstract, traced.out_info, donate, step.changed, step.returned)
@@ -147,7 +149,7 @@ def trace(
     as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
     as_written, there = of_platforms(as_written, platforms)
     in_turns, cut = in_parts(as_written, microbatches, ties, user_rules, trip_counts)
-    otherwise, keeps = (early_casts, late_sums, parts), (saved, offloaded, prefetch)
+    keeps, otherwise = (saved, offloaded, prefetch), (early_casts, late_sums, early_pads, parts)
     written, closed, told = _kept_as_told(in_turns, otherwise, keeps, trip_counts)
     made = laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
     return Program(
@@ -173,18 +175,19 @@ def trace(
 
 def _kept_as_told(
     written: Any,
-    otherwise: tuple[bool, Sequence[int], Mapping[str, Sequence[int]]],
+    otherwise: tuple[bool, Sequence[int], bool, Mapping[str, Sequence[int]]],
     keeps: tuple[Collection[str] | None, Collection[str], bool],
     trip_counts: TripCounts,
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """A step with casts and sums beside its loops, with loops in parts, the same that saves what is
+    """A step with casts, sums and pads elsewhere, with loops in parts, the same that saves what is
     told, and how the options of a trace say all of these."""
-    early_casts, late_sums, parts = otherwise
+    early_casts, late_sums, early_pads, parts = otherwise
     written, cast = cast_early(written, early_casts)
     written, summed = sum_late(written, late_sums)
+    written, padded = pad_early(written, early_pads)
     written, apart = divided(written, parts, trip_counts)
     closed, told = saving(written, *keeps)
-    return written, closed, {**cast, **summed, **apart, **told}
+    return written, closed, {**cast, **summed, **padded, **apart, **told}
 
 
 def with_arrays(args: Any, fn: Callable[..., Any]) -> Any:

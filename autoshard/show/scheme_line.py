@@ -48,6 +48,8 @@ def scheme_line(found: Profile) -> str:
         said.append(f"{saved} of {counted(len(plan.kept), 'forward value')} saved")
     if "early_casts" in plan.options:
         said.append("weights cast before their loops")
+    if "early_pads" in plan.options:
+        said.append("pads before products")
     if "late_sums" in plan.options:
         said.append("sums over devices after their loops")
     return ", ".join(said)

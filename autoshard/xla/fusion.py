@@ -60,6 +60,7 @@ class FusionRules:
         operands inside their own kernel: elementwise ops, reductions, lookups (their table),
         scatters (their updates). XLA:TPU writes tables first; this is not modelled here.
       over_barriers: whether a barrier is fused like an op that does nothing.
+      pads: whether a pad runs in the kernels that read it.
       anew: whether several readers may each recompute what they read.
       functions_anew, exponentials_anew: whether they may also do so where the value contains
         transcendental functions, or exponentials.
@@ -74,6 +75,7 @@ class FusionRules:
     into_reductions: bool
     into_scattered: bool
     over_barriers: bool
+    pads: bool
     anew: bool
     functions_anew: bool
     exponentials_anew: bool
@@ -93,6 +95,7 @@ class FusionRules:
             ),
             into_scattered=has("gpu.scatters-compute-updates"),
             over_barriers=denies("gpu.nothing-over-barriers", "tpu.barriers-part-kernels"),
+            pads=has("tpu.pads-run-in-readers"),
             anew=not denies("gpu.cheap-computed-anew", "tpu.made-anew-for-two-products"),
             functions_anew=not denies("tpu.activations-made-anew"),
             exponentials_anew=not denies("tpu.exponentials-made-anew-backward"),
@@ -111,6 +114,8 @@ class FusionRules:
         apart = op.boundary or is_matrix_op(op.primitive) or op.primitive in WRITTEN
         if apart or (op.primitive == BARRIER and not self.over_barriers):
             return False
+        if op.primitive == "pad" and self.pads:
+            return True
         # One place of a cut dimension is looked up, and summed; any other slice is read in place.
         return op.primitive == "dynamic_slice" or is_layout_determined(op.rule)
 
@@ -295,8 +300,9 @@ class _Walk:
         )
 
     def _computes(self, reader: Op, position: int, value: Value) -> bool:
-        if value.index in self.into_products and reader.primitive == "dot_general":
-            return True
+        if reader.primitive == "dot_general":
+            pads = self.rules.pads and self.program.ops[value.producer].primitive == "pad"
+            return pads or value.index in self.into_products
         return self.rules.computes(reader, position, self.elementwise[reader.index])
 
     def _is_made_anew(self, value: Value, maker: Op, computed: Functions) -> bool:

@@ -217,6 +217,9 @@ PRICES: dict[str, dict[str, Price]] = {
         "tpu.tiles-of-8-by-128": filled(10, 100),
         "tpu.tiles-of-few-rows": filled(2, 128),
         "tpu.tiles-waste-least": filled(128, 8, 2),
+        "tpu.pads-go-tile-by-tile": planned(
+            lambda x: jnp.sort(jnp.pad(x, ((0, 60), (0, 0)))), array(196, 1024)
+        ),
     },
 }
 """By machine and habit, a price in which it counts."""

@@ -6,6 +6,8 @@ import itertools
 import math
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -81,3 +83,30 @@ def test_a_problem_counts_them_as_the_evaluator_does() -> None:
         # Gathers of inner dimensions take longer with tiles; nothing takes less.
         assert priced.objective >= evaluate(plain.built.problem, without).objective * (1 - 1e-9)
     assert more >= 15
+
+
+def alone(x):
+    return jnp.sort(jnp.pad(x, ((0, 0), (0, 60), (0, 0))))
+
+
+def beside(x):
+    return jnp.pad(x, ((0, 0), (0, 60), (0, 0))) * 2
+
+
+@pytest.mark.parametrize("step", [alone, beside])
+def test_a_pad_of_its_own_goes_tile_by_tile(step):
+    """What another kernel runs takes no time of its own; a part takes a part of the time."""
+    machine = load("v5e-8")
+    x = jax.ShapeDtypeStruct((16, 196, 1024), jnp.bfloat16)
+    given = case(step, x, mesh={"x": 8}, machine=machine)
+    strategies = given.built.op_strategies
+    (pad,) = (op for op in given.program.ops if op.primitive == "pad")
+    taken = given.built.prices.compute_seconds(pad, strategies[pad.index])
+    tiles = 16 * 256 * 1024 / (8 * 128) / strategies[pad.index].shards
+    expected = tiles * machine.chip.pad_tile_seconds
+    if step is beside:
+        assert (taken < expected / 50).all()  # what it computes, as other elementwise ops
+        return
+    np.testing.assert_allclose(taken, expected, rtol=0.01)  # and the start of a kernel
+    moved = 2 * 16 * (196 + 256) * 1024 / strategies[pad.index].shards
+    assert (taken > 3 * moved / machine.chip.memory_rate).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import pytest
 
 from autoshard.machine.load import load
@@ -70,6 +71,16 @@ def test_it_says_that_weights_are_cast_before_their_loops():
     plan = search(program, toy_machine(8), mesh={"x": 8}, time_limit=10.0, baselines=False)
     line = scheme_line(profile(plan, program, toy_machine(8)))
     assert line.endswith("(x), weights cast before their loops")
+
+
+def test_it_says_that_products_read_padded_rows():
+    def step(x, w):
+        return jnp.sort(jnp.pad(x @ w, ((0, 8), (0, 0))))
+
+    program = trace(step, array(56, 64), array(64, 64), early_pads=True)
+    plan = search(program, toy_machine(8), mesh={"x": 8}, time_limit=10.0, baselines=False)
+    line = scheme_line(profile(plan, program, toy_machine(8)))
+    assert line.endswith("(x), pads before products")
 
 
 def test_it_says_that_sums_end_after_their_loops():

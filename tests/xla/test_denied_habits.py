@@ -285,6 +285,7 @@ CASES: dict[str, dict[str, Case]] = {
     "v5p-8": {
         "tpu.elementwise-into-reductions": Case(lambda x: jnp.sum(2 * x, axis=-1), (WIDE,)),
         "tpu.barriers-part-kernels": BARRED,
+        "tpu.pads-run-in-readers": Case(lambda x: jnp.pad(x, ((0, 8), (0, 0))) @ x.T, (SQUARE,)),
         "tpu.made-anew-for-two-products": read_by_two(lambda x: 2 * x),
         "tpu.activations-made-anew": read_by_two(jnp.tanh, dtype=jnp.bfloat16),
         "tpu.exponentials-made-anew-backward": read_by_two(jnp.exp, dtype=jnp.bfloat16),

@@ -24,6 +24,7 @@ from autoshard.plan.plan import Plan
 from autoshard.program.rewritten import summing_late
 from autoshard.program.trace import Op, Program, TraceError
 from autoshard.search.keep.early import Beside, best_with_plan, cast_early_note, rewritten
+from autoshard.search.keep.pads import early_pads_note
 from autoshard.search.keep.trials import Trial
 
 LATE = "sums over devices after their loops"
@@ -79,8 +80,8 @@ def _shards(op: Op, assigned: Sequence[int], sizes: Sequence[int]) -> list[int]:
 
 
 def beside_loops(program: Program) -> list[str]:
-    """Notes on casts before loops and on sums after them; none where there are none."""
-    notes = cast_early_note(program)
+    """Notes on casts, pads and sums that run elsewhere; none where there are none."""
+    notes = [*cast_early_note(program), *early_pads_note(program)]
     if "late_sums" not in program.options:
         return notes
     cut = " x ".join(map(str, program.options["late_sums"]))

@@ -35,6 +35,7 @@ from autoshard.search.keep.accumulate import chosen_microbatches, cut_steps, mic
 from autoshard.search.keep.early import cast_before, worth_it
 from autoshard.search.keep.late import beside_loops, sum_after
 from autoshard.search.keep.offload import emptied, offloaded, on_host, waiting
+from autoshard.search.keep.pads import pad_before
 from autoshard.search.keep.parts import divided
 from autoshard.search.keep.priced import (
     Place,
@@ -74,7 +75,7 @@ from autoshard.units import format_seconds
 
 FIRST, OTHERS, EARLY, LATE, TRIALS, PARTS = 0.35, 0.5, 0.55, 0.6, 0.65, 0.77
 """Until which fractions of the time limit the first two choices are planned, the other proposals
-are, those with early casts, late sums, those at a plan's prices, and those with loops in parts."""
+are, those with early casts and pads, late sums, those at a plan's prices, and loops in parts."""
 DIVISIONS = 4
 """So many turns are tried at which the second part of a loop may begin."""
 ROOM = (1.0, 1.5)
@@ -183,9 +184,9 @@ class _Search:
             self._try(base, choice, shapes if found is None else [found.shape], share)
 
     def _beside_loops(self) -> list[Base]:
-        """Plan the best choices with casts before loops and sums after them; steps of these."""
+        """Plan the best choices with casts, pads and sums elsewhere; steps of these."""
         steps = []
-        for made, until in ((cast_before, EARLY), (sum_after, LATE)):
+        for made, until in ((cast_before, EARLY), (pad_before, EARLY), (sum_after, LATE)):
             for base, choice, before, least in made(self.trials, self.machine.chip.compiler):
                 assert before.explored is not None
                 tried = len(self.trials)

@@ -14,6 +14,7 @@ from autoshard.xla.habits.tpu_probes import (
     X,
     alone,
     bf16,
+    cycles,
     f32,
     habit,
     indices,
@@ -116,12 +117,7 @@ def _three_products(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
 def _one_pass(built: Built) -> bool:
     (wide,) = written(built, "f32[4096,4096]")
     (narrow,) = written(built, "bf16[4096,4096]")
-    return _cycles(wide.text) < 1.3 * _cycles(narrow.text)
-
-
-def _cycles(text: str) -> int:
-    """The compiler's estimate, which it writes with the kernel."""
-    return int(text.partition('"estimated_cycles":"')[2].partition('"')[0])
+    return cycles(wide) < 1.3 * cycles(narrow)
 
 
 HABITS: tuple[Habit, ...] = (

@@ -129,6 +129,11 @@ def layout_of(kernel: Kernel) -> str:
     return kernel.text.partition(f" {kernel.opcode}(")[0]
 
 
+def cycles(kernel: Kernel) -> int:
+    """The compiler's estimate of what a kernel takes, which it writes with it."""
+    return int(kernel.text.partition('"estimated_cycles":"')[2].partition('"')[0])
+
+
 def in_vector_memory(kernel: Kernel) -> bool:
     """Whether some result of a kernel lies in the vector memory."""
     return "S(1)" in layout_of(kernel)

@@ -10,7 +10,7 @@ from jax import lax
 from jax.experimental import pallas
 
 from autoshard.xla.habits.records import Built, Habit
-from autoshard.xla.habits.tpu_probes import alone, bf16, f32, layout_of, written
+from autoshard.xla.habits.tpu_probes import alone, bf16, cycles, f32, layout_of, written
 
 _LAYOUTS = "https://openxla.org/xla/tiled_layout"
 
@@ -86,6 +86,32 @@ def _as_numbered(built: Built) -> bool:
     return made.orders[0] == (0, 1, 2)
 
 
+def _padded_for_readers(x: Any, w: Any, y: Any) -> tuple[Any, Any]:
+    x, z = lax.optimization_barrier((x * 2, x * 3))
+    first, second = (jnp.pad(one, ((0, 0), (0, 60), (0, 0))) for one in (x, z))
+    return first @ w, lax.optimization_barrier(second * y) + 1
+
+
+def _in_readers(built: Built) -> bool:
+    """No kernel is there for the pad."""
+    pads = built.kernels("pad")
+    return len(pads) == 2 and all(one.opcodes & {"convolution", "multiply"} for one in pads)
+
+
+def _padded_alone(x: Any, y: Any) -> tuple[Any, Any]:
+    wide = [jnp.pad(lax.optimization_barrier(one * 2), ((0, 0), (0, 60), (0, 0))) for one in (x, y)]
+    first, second = map(lax.optimization_barrier, wide)
+    return first, second
+
+
+def _tile_by_tile(built: Built) -> bool:
+    """In both types; elementwise kernels of these shapes take half of it, and less."""
+    pads = built.kernels("pad")
+    tiles = 1024 * 256 // 8
+    taken = [cycles(one) / tiles for one in pads]
+    return len(pads) == 2 and all(20 < one < 35 for one in taken)
+
+
 HABITS: tuple[Habit, ...] = (
     alone(
         "tiles-of-8-by-128",
@@ -132,5 +158,21 @@ HABITS: tuple[Habit, ...] = (
         (f32(4, 256, 64),),
         _as_numbered,
         source="https://docs.jax.dev/en/latest/pallas/tpu/details.html",
+    ),
+    alone(
+        "pads-run-in-readers",
+        "A pad runs in the kernels of products and of elementwise ops that read it.",
+        _padded_for_readers,
+        (bf16(64, 196, 1024), bf16(1024, 1024), bf16(64, 256, 1024)),
+        _in_readers,
+        results=2,
+    ),
+    alone(
+        "pads-go-tile-by-tile",
+        "A kernel that only pads takes 20 to 35 cycles for a tile of its result, in any type.",
+        _padded_alone,
+        (bf16(1024, 196, 128), f32(1024, 196, 128)),
+        _tile_by_tile,
+        results=2,
     ),
 )
