@@ -8,15 +8,15 @@ up are rows of the product as well, and what is computed of them is replaced by 
 The product computes more, and nothing is copied. Each element is the sum that it was, which a
 compiler may add in another order in a product of another size.
 
-A pad moves along dimensions that are rows (or batches) of the products behind it, through casts,
-transpositions and what is computed element by element of these and of what is repeated along the
-dimension; only where nothing else reads what is between. Bodies of loops and of `jax.checkpoint`s
-are seen through.
+A pad moves along dimensions that are rows (or batches) of the products behind it, through what is
+computed element by element, and changes of shape that leave them whole. What else is read on the
+way is padded where it is read, as a table of positions, and so is what others read too. Bodies of
+loops and of `jax.checkpoint`s are seen through.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +30,9 @@ from autoshard.program.keep.opened import opened
 
 Filled = dict[int, tuple[int, int]]
 """How many elements a pad puts before a dimension and after it, by dimension."""
+
+Behind = dict[int, tuple[Any, Filled]]
+"""Equations by their identity, and what of their results is to be filled up."""
 
 SCOPE = "early_pads"
 """The scope of pads before products."""
@@ -96,56 +99,83 @@ def _key(atom: Any) -> Any:
     return id(atom) if compat.is_literal(atom) else atom
 
 
+class _TwoWaysError(Exception):
+    """One array is read along two dimensions, each of which is filled up for one reader alone."""
+
+
 class _Moves:
     """The pads of a body that move before products.
 
     Attributes:
       pads: them, by the identity of their equations.
-      wide: what makes their operands, from products on, and what of its result is filled up.
+      wide: what makes their operands, from products on, and what of its results is filled up.
     """
 
     def __init__(self, jaxpr: Any) -> None:
         self.made_by = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
-        read = [*(atom for one in jaxpr.eqns for atom in one.invars), *jaxpr.outvars]
-        self.readers = Counter(map(_key, read))
+        self.readers: dict[Any, set[int]] = {var: set() for var in self.made_by}
+        for reader, atoms in [*((id(one), one.invars) for one in jaxpr.eqns), (-1, jaxpr.outvars)]:
+            for atom in atoms:
+                if _key(atom) in self.readers:
+                    self.readers[atom].add(reader)
         self.pads: set[int] = set()
         self.wide: dict[int, Filled] = {}
         for equation in jaxpr.eqns:
-            filled = _fills(equation)
-            found = self._behind(equation.invars[0], filled) if filled else None
-            if found is not None:
+            if (filled := _fills(equation)) and (found := self._behind(equation, filled)):
                 self.pads.add(id(equation))
-                self.wide |= found
+                self.wide |= {number: ends for number, (_, ends) in found.items()}
 
-    def _behind(self, atom: Any, filled: Filled) -> dict[int, Filled] | None:
-        """What makes a value, from products on, and is to be wider for it to be so.
+    def _behind(self, pad: Any, filled: Filled) -> Behind:
+        """What makes the operand of a pad, from products on, if it can be made wider.
 
-        None if it is made of anything else, or something else reads it.
+        What something else reads stays as it is, and is padded where it is read.
         """
-        equation = self.made_by.get(_key(atom))
-        if equation is None or self.readers[atom] > 1:
-            return None
-        name, found = equation.primitive.name, {id(equation): filled}
-        if name == "dot_general":
-            return found
-        if name == "transpose":
-            turned = _turned(equation, filled)
-            before = self._behind(equation.invars[0], turned)
-            return None if before is None else found | before
-        if name not in _ELEMENTWISE:
-            return None
-        others = [one for one in equation.invars if self._repeated(one, filled) is None]
-        for operand in others:
-            if (before := self._behind(operand, filled)) is None:
-                return None
-            found |= before
-        return found if others else None
+        stays: set[int] = set()
+        while True:
+            found: Behind = {}
+            made = self.made_by.get(_key(pad.invars[0]))
+            try:
+                if made is None or not self._collect(made, filled, stays, found):
+                    return {}
+            except _TwoWaysError:
+                return {}
+            mine = {id(pad), *found}
+            read = {
+                number
+                for number, (equation, _) in found.items()
+                if any(self.readers[var] - mine for var in equation.outvars)
+            }
+            if not read:
+                return found
+            stays |= read
 
-    def _repeated(self, atom: Any, filled: Filled) -> Any:
-        """The equation that repeats a value along what is filled up, or the value itself where it
-        has one element there; None of others."""
-        if all(size == 1 for place, size in enumerate(atom.aval.shape) if place in filled):
-            return atom
+    def _collect(self, made: Any, filled: Filled, stays: set[int], found: Behind) -> bool:
+        """Note an equation and what is behind it; whether there is a product, and it can be wider.
+
+        Raises _TwoWaysError where one array would have to be wider in two ways.
+        """
+        number = id(made)
+        if number in found:
+            if found[number][1] != filled:
+                raise _TwoWaysError
+            return True
+        if number in stays or number in self.wide or not (before := _operands(made, filled)):
+            return False
+        known = dict(found)
+        found[number] = made, filled
+        products = made.primitive.name == "dot_general"
+        if not products:
+            for atom, ends in zip(made.invars, before, strict=True):
+                maker = self.made_by.get(_key(atom))
+                if ends and maker is not None and self._repeats(atom, ends) is None:
+                    products |= self._collect(maker, ends, stays, found)
+        if not products:
+            found.clear()
+            found.update(known)
+        return products
+
+    def _repeats(self, atom: Any, filled: Filled) -> Any:
+        """The equation that repeats a value along what is filled up; None of others."""
         equation = self.made_by.get(_key(atom))
         if equation is None or equation.primitive.name != "broadcast_in_dim":
             return None
@@ -156,16 +186,17 @@ class _Moves:
     def widened(self, equation: Any, operands: list[Any], held: Mapping[Any, Any]) -> list[Any]:
         """The results of an equation, filled up with anything."""
         filled = self.wide[id(equation)]
-        if equation.primitive.name == "dot_general":
-            parts = _of_operands(equation, filled)
-            operands = [_padded(*pair) for pair in zip(operands, parts, strict=True)]
-        elif equation.primitive.name in _ELEMENTWISE:
-            for place, atom in enumerate(equation.invars):
-                maker = self._repeated(atom, filled)
-                if maker is not None and maker is not atom:
-                    shape, own = _wider(atom.aval.shape, filled), held[_key(maker.invars[0])]
-                    (operands[place],) = compat.bind_equation(maker, [own], shape=shape)
-        return compat.bind_equation(equation, operands)
+        for place, ends in enumerate(_operands(equation, filled)):
+            atom, shape = equation.invars[place], _wider(equation.invars[place].aval.shape, ends)
+            if operands[place].shape == shape:
+                continue
+            if (maker := self._repeats(atom, ends)) is not None:
+                own = held[_key(maker.invars[0])]
+                (operands[place],) = compat.bind_equation(maker, [own], shape=shape)
+            else:
+                operands[place] = _padded(operands[place], ends)
+        shape = _wider(equation.outvars[0].aval.shape, filled)
+        return compat.bind_equation(equation, operands, **_changed(equation, shape))
 
 
 def _fills(equation: Any) -> Filled:
@@ -183,13 +214,51 @@ def _wider(shape: Sequence[int], filled: Filled) -> tuple[int, ...]:
     return tuple(size + sum(filled.get(place, ())) for place, size in enumerate(shape))
 
 
-def _turned(equation: Any, filled: Filled) -> Filled:
-    """What of the operand of a transposition is to be filled up for its result to be."""
-    permutation = equation.params["permutation"]
-    return {permutation[place]: ends for place, ends in filled.items()}
+def _operands(equation: Any, filled: Filled) -> list[Filled]:
+    """What of its operands is to be filled up for the results of an equation to be.
+
+    Empty of equations that treat other elements of these dimensions together, or are not known.
+    """
+    name, params = equation.primitive.name, equation.params
+    shapes = [atom.aval.shape for atom in equation.invars]
+    if name == "dot_general":
+        return _of_product(equation, filled)
+    if name in _ELEMENTWISE:
+        return [
+            {place: filled[place] for place in filled if shape and shape[place] > 1}
+            for shape in shapes
+        ]
+    if name == "transpose":
+        return [{params["permutation"][place]: ends for place, ends in filled.items()}]
+    if name == "reshape":
+        (own,), made = shapes, equation.outvars[0].aval.shape
+        there = {(math.prod(own[:place]), size): place for place, size in enumerate(own)}
+        places = {place: there.get((math.prod(made[:place]), made[place])) for place in filled}
+        found = {at: filled[place] for place, at in places.items() if at is not None}
+        return [found] if len(found) == len(filled) else []
+    if name == "slice":
+        strides = params["strides"] or (1,) * len(shapes[0])
+        whole = equation.outvars[0].aval.shape
+        taken = all(strides[place] == 1 and whole[place] == shapes[0][place] for place in filled)
+        return [filled] if taken else []
+    if name in ("concatenate", "split"):
+        axis = params["dimension" if name == "concatenate" else "axis"]
+        return [] if axis in filled else [filled] * len(shapes)
+    return []
 
 
-def _of_operands(equation: Any, filled: Filled) -> tuple[Filled, Filled]:
+def _changed(equation: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The parameters of an equation whose (first) result has a wider shape, where they say it."""
+    name, params = equation.primitive.name, equation.params
+    if name == "reshape":
+        return {"new_sizes": shape}
+    if name == "slice":
+        ends = zip(params["limit_indices"], equation.outvars[0].aval.shape, shape, strict=True)
+        return {"limit_indices": tuple(limit + new - old for limit, old, new in ends)}
+    return {}
+
+
+def _of_product(equation: Any, filled: Filled) -> list[Filled]:
     """What of the two operands of a product is to be filled up for its result to be."""
     sums, batches = equation.params["dimension_numbers"]
     ranks = [operand.aval.ndim for operand in equation.invars]
@@ -199,10 +268,10 @@ def _of_operands(equation: Any, filled: Filled) -> tuple[Filled, Filled]:
     )
     first = [*batches[0], *rows, *[None] * len(columns)]
     second = [*batches[1], *[None] * len(rows), *columns]
-    return (
-        {at: ends for place, ends in filled.items() if (at := first[place]) is not None},
-        {at: ends for place, ends in filled.items() if (at := second[place]) is not None},
-    )
+    return [
+        {at: ends for place, ends in filled.items() if (at := places[place]) is not None}
+        for places in (first, second)
+    ]
 
 
 def _padded(operand: Any, filled: Filled) -> Any:

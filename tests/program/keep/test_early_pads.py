@@ -152,9 +152,38 @@ def turned(x, w):
     return jnp.pad(jnp.einsum("bsd,de->ebs", x, w), ((0, 0), (0, 0), (0, MORE)))
 
 
+def of_a_sum(x, w):
+    """What no product makes is padded where it is read."""
+    return jnp.pad(x @ w + x, ROWS)
+
+
+def rotated(x, w):
+    """Positions are rotated by halves of each head, with tables that have the rows, too."""
+    made = (x @ w).reshape(BATCH, LENGTH, HEADS, WIDTH // HEADS)
+    first, second = jnp.split(made, 2, axis=-1)
+    table = w[:LENGTH, None, : WIDTH // HEADS]
+    turned = made * table + jnp.concatenate([-second, first], axis=-1) * (table + 1)
+    return jnp.pad(jnp.swapaxes(turned, 1, 2), ((0, 0), (0, 0), (0, MORE), (0, 0)))
+
+
+def sliced(x, w):
+    made = x @ w
+    return jnp.pad(made[:, :, 2:] - made[..., :-2], ROWS)
+
+
+def also_read_before(x, w):
+    """One of the products is read elsewhere: it stays, and is padded as what is no product."""
+    made = x @ w
+    return jnp.pad(made + x @ w.T, ROWS), made
+
+
 @pytest.mark.parametrize(
     ("fn", "given"),
     [
+        (of_a_sum, [X.shape] * 2),
+        (rotated, [X.shape, *[(1, LENGTH, 1, WIDTH // HEADS)] * 2]),
+        (sliced, [X.shape]),
+        (also_read_before, [X.shape] * 2),
         (elementwise, [X.shape]),
         (with_bias, [X.shape]),
         (of_two_products, [X.shape] * 2),
@@ -187,8 +216,19 @@ def of_no_product(x, w):
     return jnp.pad(jnp.tanh(x), ROWS)
 
 
-def of_a_sum(x, w):
-    return jnp.pad(x @ w + x, ROWS)
+def in_two_ways(x, w):
+    made = w @ w
+    return jnp.pad(made + made.T, ((0, 1), (0, 0)))
+
+
+def of_split_rows(x, w):
+    """The rows that are padded are parts of those of the product."""
+    made = (x.reshape(BATCH * LENGTH, WIDTH) @ w).reshape(BATCH, LENGTH, WIDTH)
+    return jnp.pad(made, ROWS)
+
+
+def of_some_rows(x, w):
+    return jnp.pad((x @ w)[:, 1:], ROWS)
 
 
 def of_a_reduction(x, w):
@@ -204,7 +244,11 @@ def cut(x, w):
 
 
 @pytest.mark.parametrize(
-    "fn", [read_elsewhere, returned, of_no_product, of_a_sum, of_a_reduction, between, cut]
+    "fn",
+    [
+        *(read_elsewhere, returned, of_no_product, of_a_reduction, between, cut),
+        *(in_two_ways, of_split_rows, of_some_rows),
+    ],
 )
 def test_other_pads_stay(fn):
     closed = jax.make_jaxpr(fn)(X, W)
