@@ -40,7 +40,7 @@ def pad_before(trials: Sequence[Trial], compiler: Compiler) -> list[Beside]:
             step = padding_early(one.base)
         except TraceError:
             continue
-        made.append(rewritten(one, step, PADS, least=0.0))
+        made.append(rewritten(one, step, PADS))
     return made
 
 

@@ -32,7 +32,7 @@ from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import prices_of
 from autoshard.search.finish import finish
 from autoshard.search.keep.accumulate import chosen_microbatches, cut_steps, microbatches_of
-from autoshard.search.keep.early import cast_before, worth_it
+from autoshard.search.keep.early import cast_before
 from autoshard.search.keep.late import beside_loops, sum_after
 from autoshard.search.keep.offload import emptied, offloaded, on_host, waiting
 from autoshard.search.keep.pads import pad_before
@@ -187,12 +187,12 @@ class _Search:
         """Plan the best choices with casts, pads and sums elsewhere; steps of these."""
         steps = []
         for made, until in ((cast_before, EARLY), (pad_before, EARLY), (sum_after, LATE)):
-            for base, choice, before, least in made(self.trials, self.machine.chip.compiler):
-                assert before.explored is not None
+            for one in made(self.trials, self.machine.chip.compiler):
                 tried = len(self.trials)
-                self._tried([(base, choice)], [before.explored.shape], until)
-                self.trials[tried:] = [worth_it(one, before, least) for one in self.trials[tried:]]
-                steps.append(base)
+                self._tried([(one.base, one.choice)], [one.shape], until)
+                for trial in self.trials[tried:]:
+                    self.trials[-1] = one.judged(trial, by_schedule=self.asked.by_schedule)
+                steps.append(one.base)
         return steps
 
     def _refined(self, bases: Sequence[Base], shapes: Sequence[MeshShape]) -> None:

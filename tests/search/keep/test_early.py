@@ -15,8 +15,10 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.text.page import format_plan
 from autoshard.program.rewritten import resaved
 from autoshard.program.trace import trace
-from autoshard.search.keep.early import EARLY, LEAST
+from autoshard.search.keep.early import EARLY, LEAST, Beside
 from autoshard.search.keep.otherwise import keep_choices
+from autoshard.search.keep.proposals import Proposal
+from autoshard.search.keep.trials import Base, Trial
 from autoshard.search.search import search
 from tests.helpers import toy_machine, with_compiler
 from tests.search.keep.stacked import stacked_arguments
@@ -95,6 +97,35 @@ def test_they_are_chosen_where_they_fit_and_gain_enough(program, bandwidth, limi
     late = search(resaved(program, names), there, memory_limit=limit, **OPTIONS)
     ratio = plan.estimate.step_seconds / late.estimate.step_seconds
     assert ratio < 1 - LEAST if early else ratio == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("price", "schedule", "by_schedule", "kept"),
+    [
+        (0.9, 0.9, True, True),
+        (0.9, 1.1, True, False),  # cheaper by prices alone
+        (0.9, 1.1, False, True),
+        (1.1, 0.9, True, False),
+        (1 - LEAST / 2, 0.9, True, False),
+        (0.9, 1 - LEAST / 2, True, False),
+    ],
+)
+def test_they_gain_by_prices_and_as_scheduled(program, chosen, price, schedule, by_schedule, kept):
+    def trial(price: float, schedule: float) -> Trial:
+        """A trial of a plan with a price, and so many seconds as scheduled, of 10."""
+        estimate = replace(
+            chosen.estimate, step_seconds=10 * price, scheduled_seconds=10 * schedule
+        )
+        proof = replace(chosen.proof, objective=10 * price)
+        plan = replace(chosen, estimate=estimate, proof=proof)
+        return Trial("one", program, program, None, 0.0, plan=plan)
+
+    one = Beside(Base(program), Proposal("one", frozenset()), trial(1.0, 1.0), LEAST)
+    judged = one.judged(trial(price, schedule), by_schedule=by_schedule)
+    assert (judged.plan is not None) == kept
+    assert bool(judged.why) != kept
+    trusting = replace(one, scheduled=False).judged(trial(price, schedule), by_schedule=True)
+    assert (trusting.plan is not None) == (price < 1 - LEAST)
 
 
 def test_the_compiler_of_tpus_casts_early_itself(program, slow):

@@ -79,6 +79,13 @@ def test_on_tpus_it_is_not_tried(program):
     assert not any(LATE in note for note in plan.notes)
 
 
+def test_where_sums_run_a_turn_behind_it_is_not_tried(program):
+    gpu = with_compiler(machine(1e-2), name="xla:gpu")
+    for flags, late in (("default", True), ("recipe", False)):
+        plan = search(program, with_compiler(gpu, flags=flags), remat="search", **OPTIONS)
+        assert ("late_sums" in plan.options) == late
+
+
 def test_the_plan_is_kept_and_runs_as_it_says(chosen, tmp_path):
     chosen.save(tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
