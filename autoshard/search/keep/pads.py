@@ -50,8 +50,8 @@ def early_pads_note(program: Program) -> list[str]:
         return []
     moved = [op for op in program.ops if op.primitive == "pad" and SCOPE in op.scope.split("/")]
     lines = dict.fromkeys(op.line for op in moved if op.line)
-    where = f" of products at {', '.join(lines)}" if lines else " of products"
+    where = f" at {', '.join(lines)}" if lines else ""
     return [
-        f"{PADS}: {counted(len(moved), 'operand')}{where}, as jnp.pad(x) @ w; where jnp.pad(x @ w) "
+        f"{PADS}: {counted(len(moved), 'array')}{where}, as jnp.pad(x) @ w; where jnp.pad(x @ w) "
         "was, jnp.where puts what it had into the rows that are added"
     ]
