@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from autoshard.extras import install_line
@@ -82,11 +82,22 @@ class Cluster:
         if self.client.status != "running":  # it is connecting again
             return self.addresses
         try:
-            return frozenset(self.client.scheduler_info(n_workers=-1)["workers"])
+            return frozenset(asked_for(self.client))
+        except OSError:  # the client will say whether it connects again
+            return self.addresses
         except Exception as error:
             if self.client.status == "running":
                 raise self.lost() from error
             return self.addresses
+
+
+def asked_for(client: Any) -> Collection[str]:
+    """The addresses of a scheduler's workers.
+
+    Not `Client.scheduler_info`, whose answer lists no workers if the client asks for its scheduler
+    itself just then, as it does every two seconds.
+    """
+    return client.sync(client.scheduler.identity, n_workers=-1)["workers"]
 
 
 class DaskSeat:
@@ -154,7 +165,7 @@ def cluster_of(scheduler: str, asked: Asked, sweep: str) -> Iterator[Cluster]:
             raise SweepError(f"there is no Dask scheduler at {scheduler}: {error}") from error
         cluster = Cluster(client, scheduler, asked, sweep)
         try:
-            if not cluster.client.scheduler_info(n_workers=-1)["workers"]:
+            if not asked_for(client):
                 raise SweepError(f"the scheduler at {scheduler} has no workers; start some")
             yield cluster
         finally:
