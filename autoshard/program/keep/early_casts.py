@@ -25,7 +25,7 @@ from jax import lax
 
 from autoshard import compat
 from autoshard.program.bodies import all_equations, run_equations
-from autoshard.program.keep.opened import opened
+from autoshard.program.keep.opened import opened, opened_body
 
 Narrow = dict[int, Any]
 """Types by the place of an operand."""
@@ -58,7 +58,7 @@ def _rewritten(closed: Any, *, looped: bool) -> Any:
     inputs = _views(jaxpr)
     bodies: dict[int, tuple[Any, Narrow]] = {}
     for equation in jaxpr.eqns:
-        if (body := _inside(equation)) is None:
+        if (body := opened_body(equation)) is None:
             continue
         loop = equation.primitive.name == "scan"
         made = _rewritten(body, looped=looped or loop)
@@ -86,15 +86,6 @@ def _rewritten(closed: Any, *, looped: bool) -> Any:
         return compat.bind_equation(equation, operands, jaxpr=body)
 
     return _traced(closed, closed.in_avals, run)
-
-
-def _inside(equation: Any) -> Any:
-    """The closed body of a loop or a `jax.checkpoint`, opened; None of other equations."""
-    name = equation.primitive.name
-    if name != "scan" and name not in compat.REMAT:
-        return None
-    jaxpr, consts = compat.called_jaxpr(equation)
-    return opened(compat.closed(jaxpr, consts), remat=False)
 
 
 def _views(jaxpr: Any) -> dict[Any, Any]:

@@ -26,7 +26,7 @@ from jax import lax
 
 from autoshard import compat
 from autoshard.program.bodies import run_equations
-from autoshard.program.keep.opened import opened
+from autoshard.program.keep.opened import opened, opened_body
 
 Filled = dict[int, tuple[int, int]]
 """How many elements a pad puts before a dimension and after it, by dimension."""
@@ -60,7 +60,7 @@ def _rewritten(closed: Any) -> Any:
     jaxpr, moves = closed.jaxpr, _Moves(closed.jaxpr)
     bodies: dict[int, Any] = {}
     for equation in jaxpr.eqns:
-        if (body := _inside(equation)) is not None and (made := _rewritten(body)) is not body:
+        if (body := opened_body(equation)) is not None and (made := _rewritten(body)) is not body:
             bodies[id(equation)] = made
     if not bodies and not moves.pads:
         return closed
@@ -83,15 +83,6 @@ def _rewritten(closed: Any) -> Any:
         return run_equations(jaxpr, closed.consts, arrays, run)
 
     return jax.make_jaxpr(step)(*map(compat.shape_struct, closed.in_avals))
-
-
-def _inside(equation: Any) -> Any:
-    """The closed body of a loop or a `jax.checkpoint`, opened; None of other equations."""
-    name = equation.primitive.name
-    if name != "scan" and name not in compat.REMAT:
-        return None
-    jaxpr, consts = compat.called_jaxpr(equation)
-    return opened(compat.closed(jaxpr, consts), remat=False)
 
 
 def _key(atom: Any) -> Any:

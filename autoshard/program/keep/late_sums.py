@@ -27,7 +27,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from autoshard import compat
 from autoshard.program.bodies import all_equations, run_equations
-from autoshard.program.keep.opened import opened
+from autoshard.program.keep.opened import opened, opened_body
 from autoshard.program.keep.rewrite import loop_of
 
 SCOPE = "late_sums"
@@ -76,7 +76,7 @@ def _rewritten(closed: Any, parts: Sequence[int], *, looped: bool) -> Any:
     """
     bodies: dict[int, tuple[Any, list[_Late]]] = {}
     for equation in closed.jaxpr.eqns:
-        if (body := _inside(equation)) is None:
+        if (body := opened_body(equation)) is None:
             continue
         loop = equation.primitive.name == "scan"
         made, late = _rewritten(body, parts, looped=looped or loop), []
@@ -98,15 +98,6 @@ def _rewritten(closed: Any, parts: Sequence[int], *, looped: bool) -> Any:
     return jax.make_jaxpr(lambda *arrays: run_equations(closed.jaxpr, closed.consts, arrays, run))(
         *shapes
     )
-
-
-def _inside(equation: Any) -> Any:
-    """The closed body of a loop or a `jax.checkpoint`, opened; None of other equations."""
-    name = equation.primitive.name
-    if name != "scan" and name not in compat.REMAT:
-        return None
-    jaxpr, consts = compat.called_jaxpr(equation)
-    return opened(compat.closed(jaxpr, consts), remat=False)
 
 
 def _late(jaxpr: Any, carries: int, parts: Sequence[int]) -> list[_Late]:

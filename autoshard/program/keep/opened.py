@@ -34,6 +34,15 @@ def opened(closed: Any, *, remat: bool) -> Any:
     return jax.make_jaxpr(run)(*shapes)
 
 
+def opened_body(equation: Any) -> Any:
+    """The closed body of a loop or a `jax.checkpoint`, opened; None of other equations."""
+    name = equation.primitive.name
+    if name != "scan" and name not in compat.REMAT:
+        return None
+    jaxpr, consts = compat.called_jaxpr(equation)
+    return opened(compat.closed(jaxpr, consts), remat=False)
+
+
 def _walk(jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any], remat: bool) -> list[Any]:
     def run(equation: Any, operands: list[Any]) -> list[Any]:
         if _opens(equation, remat):

@@ -8,7 +8,7 @@ there while the loops run. What a step saves is chosen first, and then tried wit
 so. It has to gain something (`LEAST`), by prices and as it is scheduled: gathered turn by turn
 weights need less memory, and a schedule may hide more of that than prices know (Llama-3-8B on
 h100-64, JAX 0.12: priced 0.426 s turn by turn and 0.397 s at once, scheduled 0.445 and 0.457 s,
-compiled 0.418 and 0.447 s).
+compiled 0.422 and 0.447 s).
 
 For XLA:TPU nothing is tried: it casts weights before loops itself (ViT-L/16 on v5e-16 compiles to
 the same 0.3481 s either way), and gathers at once gain nothing there (Llama-3-8B on v5p-64: 0.745
