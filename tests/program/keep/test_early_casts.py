@@ -16,6 +16,7 @@ from autoshard.program.keep import find_residuals
 from autoshard.program.keep.early_casts import cast_inputs, with_early_casts
 from autoshard.program.rewritten import casting_early, in_microbatches, loops_in_parts
 from autoshard.program.trace import TraceError, trace
+from tests.program.keep.descent import run, step_of
 
 LAYERS, BATCH, WIDTH = 4, 8, 16
 NOTHING = (
@@ -50,17 +51,6 @@ def plain(x, weights):
     return lax.scan(layer, x, weights)[0]
 
 
-def step_of(model):
-    def step(weights, x):
-        def loss(weights):
-            return jnp.sum(model(x, weights) ** 2)
-
-        value, grads = jax.value_and_grad(loss)(weights)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, weights, grads), value
-
-    return step
-
-
 def arguments():
     dice = np.random.default_rng(0)
     shapes = {"scale": (WIDTH,), "up": (WIDTH, 2 * WIDTH), "down": (2 * WIDTH, WIDTH)}
@@ -83,10 +73,6 @@ def loops(jaxpr):
 def carried(loop):
     fixed, carries = compat.scan_counts(loop.params)
     return range(fixed, fixed + carries)
-
-
-def run(closed, flat):
-    return jax.jit(lambda *flat: jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *flat))(*flat)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])

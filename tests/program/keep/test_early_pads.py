@@ -21,6 +21,7 @@ from autoshard.program.rewritten import (
     summing_late,
 )
 from autoshard.program.trace import TraceError, trace
+from tests.program.keep.descent import run, step_of
 
 LAYERS, BATCH, LENGTH, WIDTH, HEADS, MORE = 4, 8, 6, 16, 4, 2
 ROWS = ((0, 0), (0, MORE), (0, 0))
@@ -67,17 +68,6 @@ def unrolled(x, weights):
     return x
 
 
-def step_of(model):
-    def step(weights, x):
-        def loss(weights):
-            return jnp.sum(model(x, weights) ** 2)
-
-        value, grads = jax.value_and_grad(loss)(weights)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, weights, grads), value
-
-    return step
-
-
 def arguments(kind=np.float64):
     head = WIDTH // HEADS
     shapes = {"up": (WIDTH, HEADS, head), "bias": (HEADS, head), "down": (HEADS, head, WIDTH)}
@@ -95,10 +85,6 @@ def padded(jaxpr):
             yield equation.invars[0].aval.shape
         for body, _ in compat.bodies_of(equation):
             yield from padded(body)
-
-
-def run(closed, flat):
-    return jax.jit(lambda *flat: jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *flat))(*flat)
 
 
 def same_numbers(closed, other, flat, error=0.0):

@@ -16,6 +16,7 @@ from autoshard.program.keep import find_residuals
 from autoshard.program.keep.late_sums import with_late_sums
 from autoshard.program.rewritten import casting_early, in_microbatches, loops_in_parts, summing_late
 from autoshard.program.trace import TraceError, trace
+from tests.program.keep.descent import run, step_of
 
 LAYERS, BATCH, LENGTH, WIDTH = 4, 8, 6, 16
 NOTHING = (
@@ -49,17 +50,6 @@ def unrolled(x, weights):
     return x
 
 
-def step_of(model):
-    def step(weights, x):
-        def loss(weights):
-            return jnp.sum(model(x, weights) ** 2)
-
-        value, grads = jax.value_and_grad(loss)(weights)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, weights, grads), value
-
-    return step
-
-
 def arguments(kind=np.float64):
     dice = np.random.default_rng(0)
     shapes = {"scale": (WIDTH,), "bias": (WIDTH,), "up": (WIDTH, 2 * WIDTH)}
@@ -78,10 +68,6 @@ def stacked(jaxpr):
             yield from (one.aval.shape for one in equation.outvars[carries:])
         for body, _ in compat.bodies_of(equation):
             yield from stacked(body)
-
-
-def run(closed, flat):
-    return jax.jit(lambda *flat: jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *flat))(*flat)
 
 
 @pytest.mark.parametrize("parts", [[4], [1, 3], [4, 3], [16]])
