@@ -10,7 +10,7 @@ ruled_calls         calls of functions of which a rule says how they may be cut
 fused_attention     cuDNN's attention: what its equations say; traced without a GPU
 source_lines        the line of the user's source that an equation or an error comes from
 layout_primitives   layouts of an array, its cotangent and what is computed again
-default_order       the order of dimensions in memory that XLA:CPU's transforms need
+dimension_order     orders of dimensions in memory that compilers are asked for
 explicit_types      shardings in types, taken out of what was traced with them
 memory_spaces       arrays in the memory of the host, by their types
 manual_bodies       bodies of shard_map, and their equations without its types
@@ -31,7 +31,7 @@ from autoshard.compat.compile import (
     module_bytecode,
     stablehlo_of_hlo,
 )
-from autoshard.compat.default_order import in_default_order
+from autoshard.compat.dimension_order import by_columns, in_default_order
 from autoshard.compat.explicit_types import (
     RESHARD,
     explicit_sharding,
@@ -246,6 +246,7 @@ __all__ = [
     "bind_plainly",
     "bind_reading",
     "bodies_of",
+    "by_columns",
     "called_function",
     "called_jaxpr",
     "called_jaxpr_of",

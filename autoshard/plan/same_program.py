@@ -52,11 +52,10 @@ def for_program(plan: Plan, program: Program, name: str | None = None) -> Plan:
     decisions = renumbered(plan.decisions, program)
     if decisions is plan.decisions:
         return plan
-    orders = plan.product_orders
-    if orders:
-        numbers = dict(zip(_placed(plan.decisions), _placed(decisions), strict=True))
-        orders = {numbers[op]: order for op, order in orders.items()}
-    return replace(plan, decisions=decisions, product_orders=orders)
+    numbers = dict(zip(_placed(plan.decisions), _placed(decisions), strict=True))
+    orders = {numbers[op]: order for op, order in plan.product_orders.items()}
+    columns = tuple(numbers[op] for op in plan.column_major)
+    return replace(plan, decisions=decisions, product_orders=orders, column_major=columns)
 
 
 def renumbered(decisions: Decisions, program: Program) -> Decisions:

@@ -30,7 +30,7 @@ RULES = (
     *("facts", "fusion", "fusion_accumulate", "fusion_siblings", "fusion_row_reductions"),
     *("liveness", "in_place", "slices", "combinable", "narrow_copies", "early_updates"),
     *("op_order", "kernel_orders", "dim_order/choose_products", "dim_order/tpu_minor"),
-    *("dim_order/unbatched", "dim_order/walk"),
+    *("dim_order/unbatched", "dim_order/walk", "dim_order/column_major"),
 )
 """Modules of `autoshard.xla` whose answers `analyse` collects."""
 NAME = re.compile(r"(gpu|tpu)\.[a-z0-9]+(-[a-z0-9]+)+")
@@ -210,6 +210,9 @@ NARROW_IN_LOOP = scanned(lambda x, w: jnp.tanh(x @ narrow(w)).astype(jnp.float32
 IN_TURNS = Case(in_turns, (WIDE, array(3, 64, 256)))
 LEARNT = Case(renewed(layers), ([SQUARE] * 4, WIDE.update(shape=(256, 64))), (0,))
 LEARNT_IN_LOOP = scanned(lambda x, w: jnp.tanh(jnp.sin(x @ w) @ w + jnp.cos(x)), gradient=True)
+DOTS_SAVED = jax.checkpoint(
+    lambda x, w: jnp.sin(x @ w), policy=jax.checkpoint_policies.dots_saveable
+)
 LOOKED_UP = Case(lambda table, tokens: narrow(table[tokens]), (WIDE, TOKENS))
 SCATTERED = Case(
     lambda tokens, x: jnp.zeros((64, 256)).at[tokens].add(x.astype(jnp.float32)),
@@ -312,6 +315,7 @@ CASES: dict[str, dict[str, Case]] = {
         "tpu.host-copies-beside-kernels": ON_HOST,
     },
     "v5e-8": {"tpu.loops-run-depth-first": LEARNT_IN_LOOP},
+    "v6e-8": {"tpu.wide-units-write-columns": scanned(DOTS_SAVED, gradient=True)},
 }
 """By machine and habit, a program on which it acts."""
 

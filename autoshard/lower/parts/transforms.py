@@ -11,7 +11,7 @@ from autoshard import compat
 def bind_equation(equation: Any, arrays: Sequence[Any]) -> list[Any]:
     """The results of an equation on `arrays`.
 
-    XLA:CPU computes transforms in one order of dimensions (`autoshard.compat.default_order`).
+    XLA:CPU computes transforms in one order of dimensions (`autoshard.compat.dimension_order`).
     """
     if equation.primitive.name != "fft":
         return compat.bind_equation(equation, arrays)

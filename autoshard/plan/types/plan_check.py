@@ -30,6 +30,7 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.types.axis_type import ValueType
 from autoshard.plan.types.op_types import OpTypes, op_types
 from autoshard.plan.types.plan_layouts import chain_moves, layout_faults, missing_call
+from autoshard.plan.types.plan_products import product_faults
 from autoshard.plan.types.plan_sides import move_faults, side_faults
 from autoshard.plan.types.plan_types import (
     PlanTypeError,
@@ -39,7 +40,6 @@ from autoshard.plan.types.plan_types import (
     value_name,
 )
 from autoshard.plan.unreduced_sums import Sums, find_sums
-from autoshard.program.dim_order import possible_orders
 from autoshard.program.graph import is_free
 from autoshard.program.kernels.ring import Ring, sendings
 from autoshard.program.kernels.rule import ring_factors
@@ -105,7 +105,7 @@ class _Check:
             for name, (found, expected) in sizes.items()
             if found != expected
         ]
-        self.faults += self._product_orders()
+        self.faults += product_faults(self.program, self.plan)
         if self.faults:
             return
         self._values()
@@ -121,15 +121,6 @@ class _Check:
         self.faults += [*side_faults(self.program, self.plan), *move_faults(self.plan, self.moves)]
 
     # -- values --------------------------------------------------------------------------
-
-    def _product_orders(self) -> Iterator[str]:
-        for index, order in self.plan.product_orders.items():
-            if not 0 <= index < len(self.program.ops):
-                yield f"product_orders: there is no op {index}"
-                continue
-            op = self.program.ops[index]
-            if op.primitive != "dot_general" or order not in set(possible_orders(op.rule)):
-                yield f"product_orders: {op} cannot be computed as {order}"
 
     def _values(self) -> None:
         decisions = self.plan.decisions

@@ -10,7 +10,15 @@ from jax import lax
 from jax.experimental import pallas
 
 from autoshard.xla.habits.records import Built, Habit
-from autoshard.xla.habits.tpu_probes import alone, bf16, cycles, f32, layout_of, written
+from autoshard.xla.habits.tpu_probes import (
+    alone,
+    bf16,
+    cycles,
+    f32,
+    layout_of,
+    products,
+    written,
+)
 
 _LAYOUTS = "https://openxla.org/xla/tiled_layout"
 
@@ -112,6 +120,24 @@ def _tile_by_tile(built: Built) -> bool:
     return len(pads) == 2 and all(20 < one < 35 for one in taken)
 
 
+def _backward_turns(dy: Any, first: Any, second: Any, saved: Any) -> Any:
+    """Backward turns of layers that saved what enters their functions, and nothing else."""
+
+    def turn(dy: Any, layer: Any) -> Any:
+        first, second, saved = layer
+        (slope,) = jax.vjp(jax.nn.silu, saved)[1](dy @ second.T)
+        return dy + slope @ first.T, jnp.einsum("bsd,bsf->df", dy, slope)
+
+    return lax.scan(turn, dy, (first, second, saved), reverse=True)
+
+
+def _by_columns(built: Built) -> bool:
+    """The slope of 1,024 rows lies by columns, and what was saved is put so for it."""
+    (copy,) = written(built, "bf16[1,4,1024,4096]")[-1:]
+    slopes = [one for one in products(built) if "bf16[4,1024,4096]" in one.writes]
+    return [one.orders[0] for one in slopes] == [(0, 2, 1)] and copy.orders[0] == (0, 1, 3, 2)
+
+
 HABITS: tuple[Habit, ...] = (
     alone(
         "tiles-of-8-by-128",
@@ -174,5 +200,15 @@ HABITS: tuple[Habit, ...] = (
         (bf16(1024, 196, 128), f32(1024, 196, 128)),
         _tile_by_tile,
         results=2,
+    ),
+    alone(
+        "wide-units-write-columns",
+        "Products whose rows fill lanes lie by columns where matrix units are wider than lanes.",
+        _backward_turns,
+        (bf16(4, 1024, 1024), bf16(3, 1024, 4096), bf16(3, 4096, 1024), bf16(3, 4, 1024, 4096)),
+        _by_columns,
+        results=2,
+        machine="v6e-1",
+        chips=("TPU v6e", "TPU7x"),
     ),
 )
