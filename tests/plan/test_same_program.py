@@ -54,6 +54,25 @@ def test_decisions_go_over_to_a_trace_with_other_constants():
         assert renumbered(moved, given.program) == plan.decisions
 
 
+def test_products_by_columns_go_over_to_a_trace_with_other_constants():
+    """With more constants ahead of the product."""
+
+    def later(x: Any, w: Any) -> Any:
+        return jnp.tanh((x * (jnp.arange(4.0, 12.0) - jnp.full((8,), 4.0))) @ w)
+
+    def plain(x: Any, w: Any) -> Any:
+        return jnp.tanh((x * jnp.arange(8.0)) @ w)
+
+    given, other = (case(one, *ARGS, mesh=MESHES["8"]) for one in (plain, later))
+    here, there = (
+        next(op.index for op in one.program.ops if op.primitive == "dot_general")
+        for one in (given, other)
+    )
+    assert here != there
+    plan = replace(random_plan(given, 0), column_major=(here,))
+    assert for_program(plan, other.program).column_major == (there,)
+
+
 @pytest.mark.parametrize(
     ("other", "args", "where"),
     [
