@@ -209,6 +209,6 @@ HABITS: tuple[Habit, ...] = (
         _by_columns,
         results=2,
         machine="v6e-1",
-        chips=("TPU v6e", "TPU7x"),
+        chips=("TPU v6e", "TPU7x device"),
     ),
 )
