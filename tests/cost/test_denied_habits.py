@@ -24,7 +24,8 @@ from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.evaluate import evaluate
 from tests.helpers import case, random_plan, with_compiler, with_lost_habits
-from tests.xla.test_denied_habits import asked_in, disagreeing
+from tests.xla.habit_cases import disagreeing
+from tests.xla.test_denied_habits import asked_in
 
 Price = Callable[[Machine], Any]
 

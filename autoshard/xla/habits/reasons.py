@@ -23,6 +23,7 @@ _BOUNDS = {
     "gpu.sums-of-types-apart": "gpu.sums-combined ends where the types differ",
     "gpu.collectives-within-hosts-by-table": "gpu.gathers-between-hosts-reckoned ends at a host",
     "tpu.pads-run-in-readers": "tpu.pads-go-tile-by-tile ends where another kernel runs the pad",
+    "tpu.columns-end-at-sums-of-rows": "tpu.wide-units-write-columns ends where rows are summed",
     "tpu.slices-written-for-kernels": "tpu.slices-read-in-place ends at a kernel of Pallas",
     "tpu.long-narrow-functions-written": "tpu.long-functions-made-anew holds of float32 alone",
     "tpu.tables-written-for-lookups": "tpu.elementwise-into-products ends at a lookup's table",

@@ -74,6 +74,15 @@ def test_products_that_products_alone_read_lie_by_rows() -> None:
     assert shapes(layers(linear), args, "v6e-8") == []
 
 
+def test_products_whose_rows_are_summed_for_a_bias_lie_by_rows() -> None:
+    def biased(x: Any, weights: Any) -> Any:
+        wide, bias, narrow = weights
+        return x + jax.nn.gelu(x @ wide + bias) @ narrow
+
+    args = (array(3, 16, 64), array(3, 64), array(3, 64, 16)), array(8, 256, 16)
+    assert shapes(layers(biased), args, "v6e-8") == []
+
+
 def test_heads_lie_by_rows() -> None:
     def by_heads(x: Any, weights: Any) -> Any:
         into, out = weights
