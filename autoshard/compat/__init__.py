@@ -31,7 +31,7 @@ from autoshard.compat.compile import (
     module_bytecode,
     stablehlo_of_hlo,
 )
-from autoshard.compat.dimension_order import by_columns, in_default_order
+from autoshard.compat.dimension_order import by_rows, in_default_order
 from autoshard.compat.explicit_types import (
     RESHARD,
     explicit_sharding,
@@ -246,7 +246,7 @@ __all__ = [
     "bind_plainly",
     "bind_reading",
     "bodies_of",
-    "by_columns",
+    "by_rows",
     "called_function",
     "called_jaxpr",
     "called_jaxpr_of",

@@ -88,8 +88,8 @@ class Interpreter(Calls, Regions):
             if name == "dynamic_slice" and self._is_cut(op.outputs[0]):
                 arrays = starts_within(equation, arrays)
             results = self._bind(equation, op, arrays)
-            if op.index in self.column_major:
-                results = [*map(compat.by_columns, results)]
+            if op.index in self.row_major:
+                results = [*map(compat.by_rows, results)]
         if self.decisions.assignment[op.index] is None:
             for number, value in enumerate(op.outputs):
                 self.recipes[value] = equation, operands, number

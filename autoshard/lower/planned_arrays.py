@@ -59,7 +59,7 @@ class PlannedArrays:
         self.program = program
         self.decisions: Decisions = plan.decisions
         self.product_orders = plan.product_orders
-        self.column_major = frozenset(plan.column_major)
+        self.row_major = frozenset(plan.row_major)
         self.reshards = {(r.shape, r.itemsize, r.before, r.after): r.states for r in plan.reshards}
         self.mesh = mesh
         self.chosen = ChosenStrategies(plan.decisions, plan.mesh.sizes)

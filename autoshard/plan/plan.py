@@ -64,7 +64,7 @@ class Plan:
       compiled: what a compiler said of it, or None: `compiler`, `step_seconds`, `peak_bytes`,
         `basis`.
       product_orders: by op index, how products are computed that are not as JAX writes them.
-      column_major: by op index, the products that lie in memory by columns.
+      row_major: by op index, the products that are asked to lie in memory by rows.
       belief: what of the machine's compiler it rests on, in a few words.
       flags: which set of its flags, see `autoshard.machine.compiler.FLAGS`.
       notes: what else its reader should know, a sentence each.
@@ -96,7 +96,7 @@ class Plan:
     compiled: Mapping[str, Any] | None = None
     requirements: tuple[Mapping[str, Any], ...] = ()
     product_orders: Mapping[int, ProductOrder] = field(default_factory=dict)
-    column_major: tuple[int, ...] = ()
+    row_major: tuple[int, ...] = ()
     belief: str = ""
     flags: str = "default"
     notes: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class Plan:
             "product_orders": [
                 {"op": op, **asdict(order)} for op, order in self.product_orders.items()
             ],
-            "column_major": list(self.column_major),
+            "row_major": list(self.row_major),
             "belief": self.belief,
             "flags": self.flags,
             "notes": list(self.notes),
@@ -206,7 +206,7 @@ class Plan:
             compiled=None if written.compiled is None else dict(written.compiled),
             requirements=tuple(dict(one) for one in written.requirements),
             product_orders=written.orders(),
-            column_major=written.column_major,
+            row_major=written.row_major,
             belief=written.belief,
             flags=written.flags,
             notes=written.notes,

@@ -54,8 +54,8 @@ def for_program(plan: Plan, program: Program, name: str | None = None) -> Plan:
         return plan
     numbers = dict(zip(_placed(plan.decisions), _placed(decisions), strict=True))
     orders = {numbers[op]: order for op, order in plan.product_orders.items()}
-    columns = tuple(numbers[op] for op in plan.column_major)
-    return replace(plan, decisions=decisions, product_orders=orders, column_major=columns)
+    by_rows = tuple(numbers[op] for op in plan.row_major)
+    return replace(plan, decisions=decisions, product_orders=orders, row_major=by_rows)
 
 
 def renumbered(decisions: Decisions, program: Program) -> Decisions:

@@ -120,7 +120,7 @@ class WrittenPlan:
     compiled: CompiledSays | None = None
     requirements: tuple[RequirementVerdict, ...] = ()
     product_orders: tuple[WrittenOrder, ...] = ()
-    column_major: tuple[Count, ...] = ()
+    row_major: tuple[Count, ...] = ()
     belief: str = ""
     flags: str = "default"
     notes: tuple[str, ...] = ()

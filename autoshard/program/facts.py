@@ -129,8 +129,7 @@ class Facts:
         each of them the dimensions that it contracts, and those that are the slice's own.
       copied_back: the ops that stack what is copied over a donated input after the loop.
       product_orders: by op index, how products should be computed that are not as JAX writes them.
-      column_major: the products that should lie by columns where their rows fill lanes, see
-        `autoshard.xla.dim_order.column_major`.
+      row_major: the products that should lie by rows, see `autoshard.xla.dim_order.row_major`.
       rows: the reductions that run inside of what reads them, see
       `autoshard.xla.fusion_row_reductions`.
       innermost: by value, the dimensions of which two are innermost in memory where the compiler
@@ -168,7 +167,7 @@ class Facts:
     row_slices: Mapping[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]]
     copied_back: frozenset[int]
     product_orders: Mapping[int, ProductOrder]
-    column_major: frozenset[int]
+    row_major: frozenset[int]
     rows: frozenset[int]
     innermost: Mapping[int, tuple[int, ...]]
     parted: frozenset[int] = frozenset()

@@ -13,11 +13,10 @@ from autoshard.plan.decisions import Decisions, Reshard
 from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import within
 from autoshard.plan.plan import Baseline, MeshShape, Plan, Proof
-from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.plan.work import work_of
 from autoshard.program.facts import Facts
 from autoshard.program.fingerprint import marks
-from autoshard.program.layout import local_shape, to_partition_spec
+from autoshard.program.layout import to_partition_spec
 from autoshard.program.trace import Program
 from autoshard.xla import Forecast, analyse, forecast
 
@@ -74,7 +73,7 @@ def assemble(
         corrections=prices.corrections,
         requirements=requirements,
         product_orders=prices.dataflow.product_orders,
-        column_major=_column_major(prices, decisions),
+        row_major=tuple(sorted(prices.dataflow.row_major)),
         belief=belief(own.name, own.flags),
         flags=own.flags,
         notes=notes,
@@ -120,7 +119,7 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
         reshards=reshards_of(prices, plan.decisions),
         corrections=prices.corrections,
         product_orders=prices.dataflow.product_orders,
-        column_major=_column_major(prices, plan.decisions),
+        row_major=tuple(sorted(prices.dataflow.row_major)),
         belief=belief(own.name, own.flags),
         flags=own.flags,
     )
@@ -150,24 +149,6 @@ def _forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
         last = decisions, forecast(prices, decisions)
         prices.evaluated["forecast"] = last
     return last[1]
-
-
-def _column_major(prices: StepPrices, decisions: Decisions) -> tuple[int, ...]:
-    """The products that should lie by columns, and whose rows on one device fill whole lanes.
-
-    Partial sums are no products: what a collective makes of them is read.
-    """
-    program, chosen = prices.program, ChosenStrategies(decisions, prices.mesh_shape)
-    found = []
-    for index in sorted(prices.dataflow.column_major):
-        op = program.ops[index]
-        stored = decisions.stored[op.outputs[0]]
-        if stored is None or chosen(op).reduced[0].any():
-            continue
-        rows = local_shape(program.values[op.outputs[0]].shape, stored, prices.mesh_shape)[-2]
-        if rows % prices.machine.chip.lanes == 0:
-            found.append(index)
-    return tuple(found)
 
 
 def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:

@@ -36,7 +36,7 @@ from autoshard.program.trace import Program
 from autoshard.program.vocabulary import BARRIER, RESHARDS
 from autoshard.xla.combinable import gathered_together, summed_together
 from autoshard.xla.dim_order.choose_products import product_orders
-from autoshard.xla.dim_order.column_major import saved_products
+from autoshard.xla.dim_order.row_major import products_by_rows
 from autoshard.xla.dim_order.tpu_minor import innermost_dimensions
 from autoshard.xla.dim_order.unbatched import transpositions
 from autoshard.xla.dim_order.walk import OrderRules, Orders
@@ -114,7 +114,7 @@ def _analysed(program: Program, chip: Chip | None) -> Facts:
         row_slices=find_row_slices(program, copied, fusion.materialised),
         copied_back=frozenset(program.values[value].producer for value in beside),
         product_orders=told,
-        column_major=saved_products(program, fusion.elementwise, points.readers, chip),
+        row_major=products_by_rows(program, fusion.elementwise, points.readers, chip),
         rows=_rows(program, fusion, compiler, told),
         innermost=innermost_dimensions(program, fusion.elementwise, compiler),
         **points._asdict(),

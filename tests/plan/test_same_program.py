@@ -54,7 +54,7 @@ def test_decisions_go_over_to_a_trace_with_other_constants():
         assert renumbered(moved, given.program) == plan.decisions
 
 
-def test_products_by_columns_go_over_to_a_trace_with_other_constants():
+def test_products_by_rows_go_over_to_a_trace_with_other_constants():
     """With more constants ahead of the product."""
 
     def later(x: Any, w: Any) -> Any:
@@ -69,8 +69,8 @@ def test_products_by_columns_go_over_to_a_trace_with_other_constants():
         for one in (given, other)
     )
     assert here != there
-    plan = replace(random_plan(given, 0), column_major=(here,))
-    assert for_program(plan, other.program).column_major == (there,)
+    plan = replace(random_plan(given, 0), row_major=(here,))
+    assert for_program(plan, other.program).row_major == (there,)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ RULES = (
     *("facts", "fusion", "fusion_accumulate", "fusion_siblings", "fusion_row_reductions"),
     *("liveness", "in_place", "slices", "combinable", "narrow_copies", "early_updates"),
     *("op_order", "kernel_orders", "dim_order/choose_products", "dim_order/tpu_minor"),
-    *("dim_order/unbatched", "dim_order/walk", "dim_order/column_major"),
+    *("dim_order/unbatched", "dim_order/walk", "dim_order/row_major"),
 )
 """Modules of `autoshard.xla` whose answers `analyse` collects."""
 NAME = re.compile(r"(gpu|tpu)\.[a-z0-9]+(-[a-z0-9]+)+")

@@ -151,11 +151,11 @@ def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
 
 def _product_rows(plan: Plan) -> list[tuple[str, str, str]]:
     """How many products are computed otherwise than JAX writes them, where some are."""
-    otherwise, columns = len(plan.product_orders), len(plan.column_major)
+    otherwise, by_rows = len(plan.product_orders), len(plan.row_major)
     why = "computed in another order than they are written, so that nothing large is transposed"
     rows = [("products", f"{otherwise:,}", why)] if otherwise else []
-    why = "saved by columns, as XLA:TPU reads them in the backward pass"
-    return [*rows, ("products", f"{columns:,}", why)] if columns else rows
+    why = "written by rows, as loops save what is read along with them"
+    return [*rows, ("products", f"{by_rows:,}", why)] if by_rows else rows
 
 
 def _baselines(plan: Plan) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoshard.plan.plan import Plan
-from autoshard.program.dim_order import has_columns, possible_orders
+from autoshard.program.dim_order import possible_orders
 from autoshard.program.trace import Program
 
 
 def product_faults(program: Program, plan: Plan) -> Iterator[str]:
-    """What is wrong with `product_orders` and `column_major`, a sentence each."""
+    """What is wrong with `product_orders` and `row_major`, a sentence each."""
     count = len(program.ops)
     for index, order in plan.product_orders.items():
         if not 0 <= index < count:
@@ -19,10 +19,9 @@ def product_faults(program: Program, plan: Plan) -> Iterator[str]:
         op = program.ops[index]
         if op.primitive != "dot_general" or order not in set(possible_orders(op.rule)):
             yield f"product_orders: {op} cannot be computed as {order}"
-    for index in plan.column_major:
+    for index in plan.row_major:
         if not 0 <= index < count:
-            yield f"column_major: there is no op {index}"
+            yield f"row_major: there is no op {index}"
             continue
-        op = program.ops[index]
-        if op.primitive != "dot_general" or not has_columns(op.rule):
-            yield f"column_major: {op} is no product of rows and columns"
+        if (op := program.ops[index]).primitive != "dot_general":
+            yield f"row_major: {op} is no product"

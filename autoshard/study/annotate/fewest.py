@@ -206,7 +206,7 @@ def _said(program: Program, plan: Plan, machine: Machine | None) -> Plan:
         machine = machine or load(plan.machine)
         prices = prices_of(plan, program, machine)
         plan = priced_anew(replace(plan, decisions=decisions), prices)
-    return replace(plan, product_orders={}, column_major=())
+    return replace(plan, product_orders={}, row_major=())
 
 
 def _relowered(lowered: Lowered, plan: Plan, fn: Callable[..., Any]) -> Lowered:

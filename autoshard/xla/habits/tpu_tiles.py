@@ -131,33 +131,11 @@ def _backward_turns(dy: Any, first: Any, second: Any, saved: Any) -> Any:
     return lax.scan(turn, dy, (first, second, saved), reverse=True)
 
 
-def _backward_turns_summed(dy: Any, first: Any, second: Any, saved: Any) -> Any:
-    """The same with a bias."""
-
-    def turn(dy: Any, layer: Any) -> Any:
-        first, second, saved = layer
-        (slope,) = jax.vjp(jax.nn.silu, saved)[1](dy @ second.T)
-        return dy + slope @ first.T, (jnp.einsum("bsd,bsf->df", dy, slope), jnp.sum(slope, (0, 1)))
-
-    return lax.scan(turn, dy, (first, second, saved), reverse=True)
-
-
-def _orders_of_slopes(built: Built) -> list[Any]:
-    slopes = [one for one in products(built) if "bf16[4,1024,4096]" in one.writes]
-    return [one.orders[one.writes.index("bf16[4,1024,4096]")] for one in slopes]
-
-
 def _by_columns(built: Built) -> bool:
     """The slope of 1,024 rows lies by columns, and what was saved is put so for it."""
     (copy,) = written(built, "bf16[1,4,1024,4096]")[-1:]
-    return _orders_of_slopes(built) == [(0, 2, 1)] and copy.orders[0] == (0, 1, 3, 2)
-
-
-def _by_rows(built: Built) -> bool:
-    return _orders_of_slopes(built) == [(0, 1, 2)]
-
-
-_LAYERS = bf16(4, 1024, 1024), bf16(3, 1024, 4096), bf16(3, 4096, 1024), bf16(3, 4, 1024, 4096)
+    slopes = [one for one in products(built) if "bf16[4,1024,4096]" in one.writes]
+    return [one.orders[0] for one in slopes] == [(0, 2, 1)] and copy.orders[0] == (0, 1, 3, 2)
 
 
 HABITS: tuple[Habit, ...] = (
@@ -227,19 +205,9 @@ HABITS: tuple[Habit, ...] = (
         "wide-units-write-columns",
         "Products whose rows fill lanes lie by columns where matrix units are wider than lanes.",
         _backward_turns,
-        _LAYERS,
+        (bf16(4, 1024, 1024), bf16(3, 1024, 4096), bf16(3, 4096, 1024), bf16(3, 4, 1024, 4096)),
         _by_columns,
         results=2,
-        machine="v6e-1",
-        chips=("TPU v6e", "TPU7x device"),
-    ),
-    alone(
-        "columns-end-at-sums-of-rows",
-        "Such a product lies by rows where its kernel sums them, too.",
-        _backward_turns_summed,
-        _LAYERS,
-        _by_rows,
-        results=3,
         machine="v6e-1",
         chips=("TPU v6e", "TPU7x device"),
     ),
