@@ -31,7 +31,7 @@ from autoshard.compat.compile import (
     module_bytecode,
     stablehlo_of_hlo,
 )
-from autoshard.compat.dimension_order import by_rows, in_default_order
+from autoshard.compat.dimension_order import by_rows, in_default_order, rows_can_be_asked_for
 from autoshard.compat.explicit_types import (
     RESHARD,
     explicit_sharding,
@@ -311,6 +311,7 @@ __all__ = [
     "propagated",
     "registered_primitives",
     "replaced_by",
+    "rows_can_be_asked_for",
     "ruled_call",
     "run_program_order",
     "run_reading",

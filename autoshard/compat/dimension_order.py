@@ -16,6 +16,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from autoshard.compat.versions import _installed
+
 
 def in_default_order(array: Any) -> Any:
     """`array` in the default order of its dimensions on XLA:CPU, and as it is on all others."""
@@ -23,8 +25,19 @@ def in_default_order(array: Any) -> Any:
 
 
 def by_rows(array: Any) -> Any:
-    """`array` in the default order of its dimensions on XLA:TPU, and as it is on all others."""
-    return _primitive("by_rows", "tpu").bind(array)
+    """`array` in the default order of its dimensions on XLA:TPU, and as it is on all others.
+
+    As it is before JAX 0.11, too (`rows_can_be_asked_for`).
+    """
+    return _primitive("by_rows", "tpu").bind(array) if rows_can_be_asked_for() else array
+
+
+def rows_can_be_asked_for() -> bool:
+    """Whether XLA:TPU leaves an array cut whose order is asked for.
+
+    That of JAX 0.10 gathers the whole array.
+    """
+    return _installed() >= (0, 11)
 
 
 @functools.lru_cache(maxsize=2)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from autoshard import compat
 from autoshard.compiler.belief import belief
 from autoshard.cost.step_prices import StepPrices, step_prices
 from autoshard.machine.machine import Machine
@@ -73,7 +74,7 @@ def assemble(
         corrections=prices.corrections,
         requirements=requirements,
         product_orders=prices.dataflow.product_orders,
-        row_major=tuple(sorted(prices.dataflow.row_major)),
+        row_major=_row_major(prices),
         belief=belief(own.name, own.flags),
         flags=own.flags,
         notes=notes,
@@ -119,7 +120,7 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
         reshards=reshards_of(prices, plan.decisions),
         corrections=prices.corrections,
         product_orders=prices.dataflow.product_orders,
-        row_major=tuple(sorted(prices.dataflow.row_major)),
+        row_major=_row_major(prices),
         belief=belief(own.name, own.flags),
         flags=own.flags,
     )
@@ -149,6 +150,11 @@ def _forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
         last = decisions, forecast(prices, decisions)
         prices.evaluated["forecast"] = last
     return last[1]
+
+
+def _row_major(prices: StepPrices) -> tuple[int, ...]:
+    """The products that should lie by rows, where that can be asked for."""
+    return tuple(sorted(prices.dataflow.row_major)) if compat.rows_can_be_asked_for() else ()
 
 
 def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:

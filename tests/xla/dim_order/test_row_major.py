@@ -14,6 +14,7 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from autoshard import compat
 from autoshard.lower import lower
 from autoshard.machine.load import load
 from autoshard.plan.plan import Plan
@@ -126,9 +127,11 @@ def test_loops_without_a_backward_pass_are_left_to_the_compiler() -> None:
 
 
 def planned(seed: int = 0, mesh: str = "8") -> Plan:
-    plan = random_plan(case(layers(gated), *GATED, mesh=MESHES[mesh], machine=load("v6e-8")), seed)
-    assert len(plan.row_major) == 3
-    return plan
+    given = case(layers(gated), *GATED, mesh=MESHES[mesh], machine=load("v6e-8"))
+    plan = random_plan(given, seed)
+    found = tuple(sorted(analyse(given.program, load("v6e-8").chip).row_major))
+    assert plan.row_major == (found if compat.rows_can_be_asked_for() else ())
+    return replace(plan, row_major=found)
 
 
 @pytest.mark.parametrize("explicit", [False, True])
@@ -150,7 +153,7 @@ def test_tpus_alone_are_asked_for_rows(explicit: bool) -> None:
         step.lower(lowering_platforms=(platform,)).as_text().count("@LayoutConstraint")
         for platform in ("tpu", "cpu")
     ]
-    assert asked == [3, 0]
+    assert asked == [3 if jax.__version_info__ >= (0, 11) else 0, 0]
 
 
 def test_they_are_kept_in_plan_files_and_checked(tmp_path: Path) -> None:
