@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from autoshard.compat.versions import _installed
+from autoshard.compat.versions import installed_jaxlib
 
 
 def in_default_order(array: Any) -> Any:
@@ -37,7 +37,7 @@ def rows_can_be_asked_for() -> bool:
 
     That of JAX 0.10 gathers the whole array.
     """
-    return _installed() >= (0, 11)
+    return installed_jaxlib() >= (0, 11)
 
 
 @functools.lru_cache(maxsize=2)

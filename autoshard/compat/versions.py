@@ -34,7 +34,7 @@ FAILED_PRECONDITION: 0.0.42.1 takes it, and 0.0.43.2 to 0.0.50.1 do not."""
 
 def known_flags(flags: Mapping[str, _Value]) -> dict[str, _Value]:
     """Those of `flags`, by name, that the XLA of the installed jaxlib knows."""
-    installed = _installed()
+    installed = installed_jaxlib()
     return {
         name: value
         for name, value in flags.items()
@@ -58,7 +58,7 @@ def taken_on_tpu(flags: Mapping[str, _Value], chip: str) -> dict[str, _Value]:
 @functools.cache
 def warn_if_untested() -> None:
     """Warn, once in a process, where jaxlib is newer than those that were tested."""
-    if _installed() >= UNTESTED:
+    if installed_jaxlib() >= UNTESTED:
         found, last = metadata.version("jaxlib"), ".".join(map(str, UNTESTED))
         warnings.warn(
             f"jaxlib {found} is newer than what autoshard was tested with (before {last}): hold "
@@ -67,7 +67,8 @@ def warn_if_untested() -> None:
         )
 
 
-def _installed() -> tuple[int, ...]:
+def installed_jaxlib() -> tuple[int, ...]:
+    """The first two numbers of its version."""
     return _numbers(metadata.version("jaxlib"))[:2]
 
 
