@@ -40,7 +40,7 @@ def rows_can_be_asked_for() -> bool:
     return installed_jaxlib() >= (0, 11)
 
 
-@functools.lru_cache(maxsize=2)
+@functools.cache
 def _primitive(name: str, platform: str) -> Any:
     """The identity, in which one platform is asked for the default order."""
     import jax

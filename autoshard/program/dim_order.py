@@ -170,12 +170,6 @@ def sides(rule: Rule) -> tuple[Order, Order, Order]:
     return tuple(d for d in range(len(result)) if d not in {*mine, *other}), mine, other
 
 
-def has_columns(rule: Rule) -> bool:
-    """Whether a product is a matrix: its last dimension is the right operand's, the others not."""
-    batch, left, right = sides(rule)
-    return not batch and bool(left) and len(right) == 1
-
-
 def as_written(rule: Rule) -> ProductOrder:
     """How JAX computes a product."""
     kept = {f for dimension in rule.results[0] for f in dimension}

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autoshard.machine.chip import Chip
-from autoshard.program.dim_order import has_columns
+from autoshard.program.dim_order import sides
 from autoshard.program.graph import Op, Program
 from autoshard.program.readers import Reader
 from autoshard.program.vocabulary import RESHARDS
+from autoshard.xla.in_place import maker_of
 
 _PASSED = frozenset({"reduce_precision", "convert_element_type", "name", *RESHARDS})
 """Around a product that is saved: what JAX puts there, and other types."""
@@ -55,20 +56,23 @@ def products_by_rows(
 
 
 def _is_matrix(op: Op) -> bool:
-    return op.primitive == "dot_general" and has_columns(op.rule)
+    """Whether an op is a product of rows and columns: its last dimension is the right operand's."""
+    if op.primitive != "dot_general":
+        return False
+    batch, left, right = sides(op.rule)
+    return not batch and bool(left) and len(right) == 1
 
 
 def _made_of_saved(program: Program, elementwise: Sequence[bool]) -> dict[int, frozenset[int]]:
     """By what elementwise ops make in backward loops, of which values on stacks they do."""
-    ops, values = program.ops, program.values
     found: dict[int, frozenset[int]] = {}
-    for op in ops:
+    for op in program.ops:
         if not op.backward:
             continue
         if op.primitive == "scan_slice":
-            maker = values[op.inputs[0]].producer if op.inputs[0] >= 0 else -1
-            if maker >= 0 and ops[maker].primitive == "scan_stack" and not ops[maker].backward:
-                found[op.outputs[0]] = frozenset(ops[maker].inputs)
+            stack = maker_of(program, op.inputs[0])
+            if stack is not None and stack.primitive == "scan_stack" and not stack.backward:
+                found[op.outputs[0]] = frozenset(stack.inputs)
         elif elementwise[op.index]:
             made = frozenset().union(*(found.get(value, ()) for value in op.inputs))
             found.update(dict.fromkeys(op.outputs, made))
@@ -86,9 +90,7 @@ def _uses(program: Program, readers: Sequence[Sequence[Reader]], value: int) -> 
 
 def _maker(program: Program, value: int) -> Op | None:
     """The op that makes a value, in other types, too."""
-    while value >= 0 and program.values[value].producer >= 0:
-        op = program.ops[program.values[value].producer]
-        if op.primitive not in _PASSED:
-            return op
-        value = op.inputs[0]
-    return None
+    op = maker_of(program, value)
+    while op is not None and op.primitive in _PASSED:
+        op = maker_of(program, op.inputs[0])
+    return op
